@@ -1,0 +1,85 @@
+# Every target sets up its virtual environment first: `.venv`, or for another
+# interpreter (make test PYTHON=python3.12) one of its own, `.venv-python3.12`.
+# The first set-up takes minutes, later ones less than a second.
+
+PYTHON ?= python3
+GPU ?=
+RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
+BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --output_dir=runs/bench \
+	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
+
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+VENV_PYTHON := $(VENV)/bin/python
+REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
+
+# The stamp is named after what was installed and with which Python, so it needs
+# no prerequisites: another branch's requirements have another stamp.
+STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
+	| cksum | cut -d ' ' -f 1)
+
+.PHONY: help setup run test test-slow lint format bench build-file bazel-test clean distclean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
+	@echo "make test        the tests; make test-slow: those that take minutes"
+	@echo "make lint        ruff's checks and format; make format applies them"
+	@echo "make bench       personalization against local epochs, 3 seeds, one table"
+	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
+	@echo "make clean       drops caches; make distclean the environments as well"
+	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
+
+setup: $(STAMP)
+
+$(STAMP):
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON)." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+		|| { echo "Needs Python 3.11 to 3.13 (make PYTHON=...), found: $$($(PYTHON) --version)" >&2; exit 1; }
+	@# One of another version of Python, or half made, cannot be reused.
+	@[ "$$($(VENV_PYTHON) --version 2>&1)" = "$$($(PYTHON) --version)" ] \
+		&& $(VENV_PYTHON) -m pip --version >/dev/null 2>&1 \
+		|| { echo "Making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@rm -f $(VENV)/.stamp-*
+	@# TFF's metadata is stale: its dependencies and its bound on Python do not hold.
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet --no-compile \
+		--no-deps --ignore-requires-python $(addprefix -r ,$(REQUIREMENTS))
+	@# Imports take half of the time with bytecode. The file left out is no Python.
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m compileall -q -j 0 \
+		-x 'pyglove/backend' $(VENV)/lib \
+		|| echo "Some files have no bytecode; imports of them take longer." >&2
+	@touch $@
+
+run: $(STAMP)
+	$(VENV_PYTHON) main.py $(RUN_FLAGS)
+
+test: $(STAMP)
+	$(VENV_PYTHON) -m pytest -q -m "not slow" tests
+
+test-slow: $(STAMP)
+	$(VENV_PYTHON) -m pytest -q -m slow tests
+
+lint: $(STAMP)
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+
+format: $(STAMP)
+	$(VENV_PYTHON) -m ruff check --fix
+	$(VENV_PYTHON) -m ruff format
+
+bench: $(STAMP)
+	$(VENV_PYTHON) benchmarks/sweep.py $(BENCH_FLAGS)
+
+build-file: $(STAMP)
+	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new
+	mv BUILD.new BUILD
+
+bazel-test: $(STAMP)
+	tools/bazel/run $(abspath $(VENV_PYTHON))
+
+clean:
+	@[ ! -d build ] || chmod -R u+w build
+	rm -rf .pytest_cache .ruff_cache .hypothesis build bazel-*
+	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-*

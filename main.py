@@ -1,0 +1,245 @@
+"""Runs a federated learning algorithm on a task.
+
+python main.py --algo=personalized_fedavg --task=emnist
+python main.py --list
+"""
+
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import attrs
+from absl import app, flags, logging
+
+import tasks
+from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos import execution, registry
+from tff_algos.algorithms import algorithm as algorithm_lib
+from tff_algos.algorithms.algorithm import Algorithm
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.simulation import report, runner
+from tff_algos.simulation.errors import RunError
+
+FLAGS = flags.FLAGS
+_RUN = "run"
+_USER_ERRORS = (
+    HyperparameterError,
+    RunError,
+    TaskError,
+    registry.UnknownAlgorithmError,
+)
+
+flags.DEFINE_string("algo", None, "Algorithm; --list shows all.")
+flags.DEFINE_string("task", None, "Task; --list shows all.")
+flags.DEFINE_bool("list", False, "List algorithms and tasks, and exit.")
+flags.DEFINE_enum(
+    "data",
+    "auto",
+    ["auto", "tff", "generated"],
+    "Data: the real set (tff, downloaded where it is not cached), a generated "
+    "stand-in, or (auto) the real set if it is cached, else the stand-in.",
+)
+flags.DEFINE_string("cache_dir", None, "Folder of real data sets (~/.tff).")
+flags.DEFINE_string(
+    "output_dir", None, "Results folder (runs/<algo>-<dataset>-<timestamp>)."
+)
+flags.DEFINE_bool("resume", True, "Go on with the run in --output_dir, if any.")
+flags.DEFINE_enum("runtime", "native", ["native"], "What runs TFF computations.")
+
+
+def _derived_fields() -> dict[str, dict[str, attrs.Attribute]]:
+    """Returns who uses which field: name -> user -> field of the user's record."""
+    users: dict[str, dict[str, attrs.Attribute]] = {}
+    records = {_RUN: runner.RunOptions}
+    records |= {f"--algo={a.name}": a.hparams for a in registry.ALGORITHMS.values()}
+    records |= {f"--task={t.name}": t.options for t in tasks.TASKS.values()}
+    for user, record in records.items():
+        for name, field in attrs.fields_dict(record).items():
+            users.setdefault(name, {})[user] = field
+    return users
+
+
+def _define_flags(fields: Mapping[str, Mapping[str, attrs.Attribute]]) -> None:
+    """Defines one flag per field; unset, the chosen pair's default holds."""
+    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for name, by_user in sorted(fields.items()):
+        field = next(iter(by_user.values()))
+        text = field.metadata["help"]
+        if field.metadata.get("symbol"):
+            text += f" ({field.metadata['symbol']})"
+        if _RUN not in by_user:
+            text += f" [{', '.join(user.partition('=')[2] for user in by_user)}]"
+        kind = field.metadata.get("kind", field.type)
+        if kind is bool:
+            flags.DEFINE_bool(name, None, text)
+        else:
+            define.get(kind, flags.DEFINE_string)(name, None, text)
+
+
+_FIELDS = _derived_fields()
+_define_flags(_FIELDS)
+
+
+def _chosen(users: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Returns the flags that were set, by user.
+
+    Raises:
+      HyperparameterError: If a flag is set that none of the users has.
+    """
+    chosen: dict[str, dict[str, Any]] = {user: {} for user in users}
+    for name, by_user in _FIELDS.items():
+        value = FLAGS[name].value
+        if value is None:
+            continue
+        takers = [user for user in users if user in by_user]
+        if not takers:
+            raise HyperparameterError(
+                name,
+                value,
+                f"nothing, {' '.join(users[1:])} does not use it; it belongs to "
+                f"{', '.join(by_user)}",
+            )
+        for user in takers:
+            chosen[user][name] = value
+    return chosen
+
+
+def _output_dir(algorithm: Algorithm, dataset_name: str) -> pathlib.Path:
+    if FLAGS.output_dir:
+        return pathlib.Path(FLAGS.output_dir)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return pathlib.Path("runs") / f"{algorithm.name}-{dataset_name}-{now}"
+
+
+def _git_commit() -> str | None:
+    """Returns the commit of the source, or None where it is not a checkout."""
+    try:
+        return subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=pathlib.Path(__file__).parent,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    packages = ("tensorflow", "tensorflow-federated", "tf-keras", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return versions | {"python": platform.python_version()}
+
+
+def _personalization_optimizer(options: runner.RunOptions, hparams: Any):
+    """Builds fine-tuning's optimizer: the training clients' unless flags say."""
+    name = options.personalization_optimizer
+    rate = options.personalization_learning_rate
+    return algorithm_lib.build_optimizer(
+        name or getattr(hparams, "client_optimizer", "sgd"),
+        rate or getattr(hparams, "client_learning_rate", 0.02),
+    )
+
+
+def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
+    """Turns flags into a run."""
+    algo_user, task_user = f"--algo={algorithm.name}", f"--task={entry.name}"
+    chosen = _chosen((_RUN, algo_user, task_user))
+    options = runner.RunOptions(**chosen[_RUN])
+    task_options = entry.options(**chosen[task_user])
+    # Refuse bad hyperparameters before data are loaded or downloaded.
+    algorithm.resolve(entry.name, {}, chosen[algo_user])
+    task = tasks.load_task(
+        entry.name,
+        task_options,
+        DataOptions(data=FLAGS.data, cache_dir=FLAGS.cache_dir, seed=options.seed),
+    )
+    if task.notice:
+        print(task.notice, file=sys.stderr, flush=True)
+    hparams = algorithm.resolve(entry.name, task.settings, chosen[algo_user])
+    hyperparameters = {"algo": algorithm.name, "task": entry.name}
+    hyperparameters |= {"dataset": task.dataset_name}
+    for record in (options, task_options, hparams):
+        hyperparameters |= attrs.asdict(record)
+    # How often a run is saved changes none of its numbers.
+    cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
+    return runner.RunSpec(
+        title=f"{algorithm.title} on {task.dataset_name}",
+        stages=algorithm.build_stages(task.model, hparams),
+        task=task,
+        output_dir=_output_dir(algorithm, task.dataset_name),
+        hyperparameters=hyperparameters,
+        config={
+            "command": sys.argv,
+            "runtime": FLAGS.runtime,
+            "data_source": task.data_source,
+            "cache_dir": FLAGS.cache_dir,
+            "git_commit": _git_commit(),
+            "versions": _versions(),
+            **cadence,
+        },
+        personalization_optimizer=_personalization_optimizer(options, hparams),
+        options=options,
+        resume=FLAGS.resume,
+    )
+
+
+def _run() -> int:
+    """Runs what the flags ask for and returns the exit status."""
+    if FLAGS.list:
+        print(report.catalogue(registry.ALGORITHMS.values(), tasks.TASKS.values()))
+        return 0
+    for name in ("algo", "task"):
+        if FLAGS[name].value is None:
+            raise RunError(f"--{name} is missing: --list shows what there is.")
+    algorithm = registry.get(FLAGS.algo)
+    entry = tasks.get(FLAGS.task)
+    execution.set_native_context()
+    spec = _build_spec(algorithm, entry)
+    print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
+    result = runner.run(spec)
+    if result.stopped_by is not None:
+        print(
+            f"Stopped after round {result.rounds_done}, which is saved; the same "
+            f"command with --output_dir={spec.output_dir} goes on.",
+            file=sys.stderr,
+        )
+        return 128 + result.stopped_by
+    print(report.results_table(spec.title, result.summary))
+    print(f"Results: {spec.output_dir}")
+    return 0
+
+
+def main(argv: list[str]) -> None:
+    """Entry point for absl: errors that the user can mend are one line."""
+    if len(argv) > 1:
+        print(f"error: {argv[1]!r} is not a flag.", file=sys.stderr)
+        sys.exit(2)
+    # TensorFlow and TFF log every checkpoint on the level "info".
+    if not FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        sys.exit(_run())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except _USER_ERRORS as error:
+        if logging.get_verbosity() >= logging.DEBUG:
+            raise
+        prefix = "--" if isinstance(error, HyperparameterError) else ""
+        print(f"error: {prefix}{error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,51 @@
+"""Federated learning tasks: a data set, its clients and a model."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from tasks import emnist, shakespeare
+from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos.simulation.task import Task
+
+TASKS: Mapping[str, TaskEntry] = {
+    entry.name: entry for entry in (emnist.ENTRY, shakespeare.ENTRY)
+}
+
+
+def get(name: str) -> TaskEntry:
+    """Returns the entry of a `--task` name.
+
+    Raises:
+      TaskError: If there is none; names the nearest.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0)[0]
+    raise TaskError(
+        f"--task={name} is unknown, did you mean {nearest}? One of: {', '.join(TASKS)}."
+    )
+
+
+def load_task(
+    name: str, options: Any = None, data_options: DataOptions | None = None
+) -> Task:
+    """Returns the task of a `--task` name.
+
+    Args:
+      name: A key of `TASKS`.
+      options: An instance of the task's options class; None for its defaults.
+      data_options: Real data or the stand-in; None for the defaults.
+
+    Raises:
+      TaskError: If the name is unknown or the task cannot be made as asked.
+    """
+    entry = get(name)
+    if options is None:
+        options = entry.options()
+    if not isinstance(options, entry.options):
+        raise TaskError(
+            f"--task={name} takes {entry.options.__name__}, found "
+            f"{type(options).__name__}."
+        )
+    return entry.load(options, data_options or DataOptions())

@@ -1,0 +1,149 @@
+"""Which clients train, and how their examples come to memory and stay there."""
+
+import collections
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.task import TaskError
+from tff_algos.simulation.batching import Examples
+from tff_algos.simulation.task import Split
+
+CACHE_BYTES = 1 << 30
+
+# Federated EMNIST's 3,400 writers: 2,500 train, 900 are held out.
+_TRAIN_CLIENTS, _ALL_CLIENTS = 2500, 3400
+
+# More elements than any client holds: a client's examples come as one batch.
+_WHOLE_CLIENT = 1 << 20
+
+
+def split_clients(
+    client_ids: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Splits clients into those that train and those held out.
+
+    The first 2,500 of every 3,400 clients train (rounded; at least one client on
+    either side), in the given order.
+
+    Raises:
+      TaskError: If there are fewer than two clients.
+    """
+    num_clients = len(client_ids)
+    if num_clients < 2:
+        raise TaskError(
+            f"found {num_clients} clients: a task needs two or more, one to train "
+            "and one to hold out; use a whole data set file or --data=generated."
+        )
+    share = (2 * num_clients * _TRAIN_CLIENTS + _ALL_CLIENTS) // (2 * _ALL_CLIENTS)
+    num_train = min(max(share, 1), num_clients - 1)
+    return tuple(client_ids[:num_train]), tuple(client_ids[num_train:])
+
+
+def cached(
+    read: Callable[[str, Split], Examples], max_bytes: int = CACHE_BYTES
+) -> Callable[[str, Split], Examples]:
+    """Returns `read` with a memory of the clients used last.
+
+    The arrays are shared between calls and read-only.
+
+    Args:
+      read: `(client_id, split) -> Examples`.
+      max_bytes: Clients used longest ago are forgotten beyond this size.
+    """
+    memory: collections.OrderedDict[tuple[str, Split], Examples] = (
+        collections.OrderedDict()
+    )
+    lock = threading.Lock()
+    held = 0
+
+    def examples(client_id: str, split: Split) -> Examples:
+        nonlocal held
+        key = (client_id, split)
+        with lock:
+            if key in memory:
+                memory.move_to_end(key)
+                return memory[key]
+        found = read(client_id, split)
+        for array in found:
+            array.flags.writeable = False
+        with lock:
+            if key not in memory:
+                memory[key] = found
+                held += _num_bytes(found)
+            while held > max_bytes and len(memory) > 1:
+                _, forgotten = memory.popitem(last=False)
+                held -= _num_bytes(forgotten)
+        return found
+
+    return examples
+
+
+def _num_bytes(examples: Examples) -> int:
+    return sum(array.nbytes for array in examples)
+
+
+def tff_reader(
+    client_data: Mapping[Split, tff.simulation.datasets.ClientData],
+    convert: Callable[[Mapping[str, np.ndarray]], Examples],
+) -> Callable[[str, Split], Examples]:
+    """Returns a function that reads one client's examples from `ClientData`.
+
+    Args:
+      client_data: The clients of each split; a client of one split that another
+        lacks has no examples there.
+      convert: Makes `Examples` of a client's elements, given as one array per key
+        whose first axis is the example (which may have length 0).
+
+    Returns:
+      `(client_id, split) -> Examples`; raises `KeyError` for a client that is in
+      no split.
+    """
+    clients = {split: frozenset(data.client_ids) for split, data in client_data.items()}
+    everyone = frozenset().union(*clients.values())
+    whole_client = {
+        split: _whole_client_fn(data) for split, data in client_data.items()
+    }
+
+    def read(client_id: str, split: Split) -> Examples:
+        if client_id not in everyone:
+            raise KeyError(client_id)
+        if client_id in clients[split]:
+            elements = whole_client[split](tf.constant(client_id))
+        else:
+            elements = _no_elements(client_data[split].element_type_structure)
+        return convert({key: value.numpy() for key, value in elements.items()})
+
+    return read
+
+
+def _whole_client_fn(
+    client_data: tff.simulation.datasets.ClientData,
+) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
+    """Returns a function from a client id to its elements, stacked.
+
+    It is traced once: a new pipeline per client would be traced and optimised anew
+    for each, and every trace stays in memory.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+    def whole_client(client_id: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        dataset = client_data.serializable_dataset_fn(client_id)
+        nothing = tf.data.Dataset.from_tensors(_no_elements(dataset.element_spec))
+        # The second data set stands in where the client has no examples.
+        whole = dataset.batch(_WHOLE_CLIENT).concatenate(nothing).take(1)
+        return whole.get_single_element()
+
+    return whole_client
+
+
+def _no_elements(structure: Mapping[str, tf.TensorSpec]) -> Mapping[str, tf.Tensor]:
+    return type(structure)(
+        (key, tf.zeros([0, *spec.shape], spec.dtype)) for key, spec in structure.items()
+    )

@@ -1,0 +1,128 @@
+"""Federated EMNIST: characters by the people who wrote them.
+
+Caldas et al., "LEAF: a benchmark for federated settings"
+(https://arxiv.org/abs/1812.01097); 3,400 writers, 62 classes (3,383 writers with
+the digits only). The split of the writers and the settings are those of Jiang et
+al., "Improving federated learning personalization via model agnostic meta
+learning" (https://arxiv.org/abs/1909.12488).
+"""
+
+import types
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tasks import client_examples, download, generated_glyphs
+from tasks.models import image
+from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos.hyperparameters import choice
+from tff_algos.simulation.batching import Examples
+from tff_algos.simulation.task import Split, Task
+
+FILE_NAME = "emnist_all.sqlite"
+
+_SETTINGS = types.MappingProxyType(
+    {"client_learning_rate": 0.02, "client_batch_size": 20}
+)
+
+
+@attrs.frozen(kw_only=True)
+class EmnistOptions:
+    """The options of `--task=emnist`."""
+
+    only_digits: bool = attrs.field(
+        default=False,
+        validator=attrs.validators.instance_of(bool),
+        metadata={"help": "The 10 digits only, not all 62 characters."},
+    )
+    model: Literal["cnn", "cnn_dropout", "2nn"] = choice(
+        default="cnn",
+        choices=("cnn", "cnn_dropout", "2nn"),
+        help="Architecture, by the names of TFF's baselines.",
+    )
+
+
+def load(options: EmnistOptions, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` float32 [n, 28, 28, 1] in [0, 1], background 1.0, and `y` int32
+    [n]: digits 0-9, capitals 10-35, small letters 36-61.
+
+    Args:
+      options: Classes and model.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had, or lack what `options` ask for.
+    """
+    source, notice = download.resolve_source(
+        data_options.data, FILE_NAME, data_options.cache_dir
+    )
+    if source == "tff":
+        client_ids, read = _real_clients(options.only_digits, data_options.cache_dir)
+    else:
+        client_ids, read = _generated_clients(options.only_digits)
+    train_client_ids, heldout_client_ids = client_examples.split_clients(client_ids)
+    return Task(
+        name=ENTRY.name,
+        data_source=source,
+        train_client_ids=train_client_ids,
+        heldout_client_ids=heldout_client_ids,
+        examples=client_examples.cached(read),
+        model=image.build_emnist_model(
+            options.model, options.only_digits, data_options.seed
+        ),
+        settings=_SETTINGS,
+        notice=notice,
+    )
+
+
+def _generated_clients(only_digits: bool):
+    numbers = {name: i for i, name in enumerate(generated_glyphs.client_ids())}
+
+    def read(client_id: str, split: Split) -> Examples:
+        return generated_glyphs.examples(
+            numbers[client_id], split, only_digits=only_digits
+        )
+
+    return tuple(numbers), read
+
+
+def _real_clients(only_digits: bool, cache_dir: str | None):
+    path = download.cached_path(FILE_NAME, cache_dir)
+    try:
+        train, test = tff.simulation.datasets.emnist.load_data(
+            only_digits=only_digits, cache_dir=download.cache_folder(cache_dir)
+        )
+    except StopIteration:
+        # TFF reads the first client at once, and there is none of these classes.
+        missing, remedy = (
+            ("digits", "--only_digits=false")
+            if only_digits
+            else ("letters", "--only_digits")
+        )
+        raise TaskError(
+            f"--only_digits={str(only_digits).lower()}: {path} holds no {missing}; "
+            f"use {remedy}, or a whole file."
+        ) from None
+    read = client_examples.tff_reader({"train": train, "test": test}, _convert)
+    return tuple(train.client_ids), read
+
+
+def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
+    pixels = elements["pixels"].astype(np.float32)
+    return pixels[..., np.newaxis], elements["label"].astype(np.int32)
+
+
+ENTRY = TaskEntry(
+    name="emnist",
+    summary="EMNIST characters by writer, 62 classes (or 10 digits).",
+    options=EmnistOptions,
+    load=load,
+)

@@ -1,0 +1,1 @@
+"""Pure `tff.learning.models.FunctionalModel`s of the tasks."""

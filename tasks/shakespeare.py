@@ -1,0 +1,160 @@
+"""Federated Shakespeare: the next character in what a role says.
+
+McMahan et al., "Communication-efficient learning of deep networks from
+decentralized data" (https://arxiv.org/abs/1602.05629); 715 roles. Snippets become
+sequences as in `tff.simulation.baselines.shakespeare`.
+"""
+
+import types
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tasks import client_examples, download, generated_text
+from tasks.models import text
+from tasks.task import DataOptions, TaskEntry
+from tff_algos.hyperparameters import choice
+from tff_algos.simulation.batching import Examples
+from tff_algos.simulation.task import Split, Task
+
+FILE_NAME = "shakespeare.sqlite"
+SEQUENCE_LENGTH = 80
+
+# The characters in the order of their ids, as TFF's baseline has them: its
+# published numbers and saved models hold for this order only.
+CHARACTERS = (
+    "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\n"
+    "aeimquyAEIMQUY]!%)-159\r"
+)
+PADDING = 0
+UNKNOWN = len(CHARACTERS) + 1
+BEGIN = len(CHARACTERS) + 2
+END = len(CHARACTERS) + 3
+VOCABULARY_SIZE = len(CHARACTERS) + 4
+
+_SETTINGS = types.MappingProxyType(
+    {"client_learning_rate": 1.0, "client_batch_size": 4}
+)
+
+
+@attrs.frozen(kw_only=True)
+class ShakespeareOptions:
+    """The options of `--task=shakespeare`."""
+
+    model: Literal["lstm"] = choice(
+        default="lstm", choices=("lstm",), help="Architecture: two LSTM layers."
+    )
+
+
+def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` and `y`, int32 [n, 80] each, where `y` is `x` one character
+    later; ids in [0, 90), 0 is padding.
+
+    Args:
+      options: The model.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had.
+    """
+    del options  # There is one model.
+    source, notice = download.resolve_source(
+        data_options.data, FILE_NAME, data_options.cache_dir
+    )
+    if source == "tff":
+        client_ids, read = _real_clients(data_options.cache_dir)
+    else:
+        client_ids, read = _generated_clients()
+    train_client_ids, heldout_client_ids = client_examples.split_clients(client_ids)
+    return Task(
+        name=ENTRY.name,
+        data_source=source,
+        train_client_ids=train_client_ids,
+        heldout_client_ids=heldout_client_ids,
+        examples=client_examples.cached(read),
+        model=text.build_lstm_model(
+            vocab_size=VOCABULARY_SIZE,
+            sequence_length=SEQUENCE_LENGTH,
+            seed=data_options.seed,
+        ),
+        settings=_SETTINGS,
+        notice=notice,
+    )
+
+
+def tokenize(
+    snippets: Iterable[bytes], sequence_length: int = SEQUENCE_LENGTH
+) -> Examples:
+    """Returns the sequences of a client's snippets.
+
+    A snippet becomes begin, its characters, end, padded to a multiple of
+    `sequence_length` + 1 and cut into windows of that length; `x` is a window
+    without its last id, `y` without its first.
+
+    Args:
+      snippets: Text; bytes outside of `CHARACTERS` become `UNKNOWN`.
+      sequence_length: Length of a sequence.
+
+    Returns:
+      `(x, y)`, int32 [n, sequence_length] each.
+    """
+    window = sequence_length + 1
+    snippets = list(snippets)
+    lengths = np.array([len(snippet) + 2 for snippet in snippets], np.int64)
+    padded = -(-lengths // window) * window
+    starts = np.cumsum(padded) - padded
+    ids = np.full(padded.sum(), PADDING, np.int32)
+    ids[starts] = BEGIN
+    ids[starts + lengths - 1] = END
+    characters = _ids_of_bytes()[np.frombuffer(b"".join(snippets), np.uint8)]
+    # Where a character goes: its place in the joined text, moved by the padding
+    # and marks of the snippets before it and its own begin mark.
+    moved = starts + 1 - (np.cumsum(lengths - 2) - (lengths - 2))
+    ids[np.arange(len(characters)) + np.repeat(moved, lengths - 2)] = characters
+    windows = ids.reshape(-1, window)
+    return windows[:, :-1].copy(), windows[:, 1:].copy()
+
+
+def _ids_of_bytes() -> np.ndarray:
+    table = np.full(256, UNKNOWN, np.int32)
+    table[np.frombuffer(CHARACTERS.encode(), np.uint8)] = np.arange(
+        1, len(CHARACTERS) + 1
+    )
+    return table
+
+
+def _generated_clients():
+    numbers = {name: i for i, name in enumerate(generated_text.client_ids())}
+
+    def read(client_id: str, split: Split) -> Examples:
+        return tokenize(generated_text.snippets(numbers[client_id], split))
+
+    return tuple(numbers), read
+
+
+def _real_clients(cache_dir: str | None):
+    train, test = tff.simulation.datasets.shakespeare.load_data(
+        cache_dir=download.cache_folder(cache_dir)
+    )
+    read = client_examples.tff_reader({"train": train, "test": test}, _convert)
+    return tuple(train.client_ids), read
+
+
+def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
+    return tokenize(elements["snippets"])
+
+
+ENTRY = TaskEntry(
+    name="shakespeare",
+    summary="Next character of Shakespeare's roles, 90 characters.",
+    options=ShakespeareOptions,
+    load=load,
+)

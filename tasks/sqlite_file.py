@@ -1,0 +1,138 @@
+"""Tells a whole SQLite file of a TFF data set from a truncated or corrupt one."""
+
+import contextlib
+import json
+import os
+import pathlib
+import sqlite3
+import struct
+import tempfile
+
+from absl import logging
+
+from tasks.task import TaskError
+
+REQUIRED_TABLES = ("client_metadata", "examples")
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_SIZE = 100
+
+
+def verify(path: str) -> None:
+    """Checks that a file is a whole SQLite database of federated examples.
+
+    The size is checked every time. The content is checked once per file: a stamp
+    beside it (`PATH.verified`) remembers the size and modification time; where it
+    cannot be written, the content is checked every time.
+
+    Args:
+      path: The file.
+
+    Raises:
+      TaskError: If the file is missing, unreadable, truncated or corrupt, or lacks
+        a table; the message names the file and what to do.
+    """
+    try:
+        problem = _find_size_problem(path)
+        if problem is None and not is_remembered(path):
+            logging.info("Checking %s (once per file).", path)
+            problem = _find_content_problem(path)
+            if problem is None:
+                remember(path)
+    except FileNotFoundError:
+        raise TaskError(
+            f"{path} does not exist: --data=tff downloads it, or put it there."
+        ) from None
+    except OSError as error:
+        raise TaskError(
+            f"{path} cannot be read ({error.strerror}): make it readable, name "
+            "another folder with --cache_dir, or use --data=generated."
+        ) from error
+    if problem is not None:
+        raise TaskError(
+            f"{path} is not a whole data set file ({problem}): delete it, then "
+            "--data=tff downloads it again; --data=generated needs no download."
+        )
+
+
+def find_problem(path: str) -> str | None:
+    """Returns what is wrong with the file, size and content, or None."""
+    return _find_size_problem(path) or _find_content_problem(path)
+
+
+def is_remembered(path: str) -> bool:
+    """Tells whether this very file (size, modification time) was found good."""
+    try:
+        with open(stamp_path(path), encoding="utf-8") as file:
+            return json.load(file) == _stamp(path)
+    except (OSError, ValueError):
+        return False
+
+
+def remember(path: str) -> None:
+    """Writes down that the file is good; does nothing in an unwritable folder."""
+    try:
+        descriptor, partial = tempfile.mkstemp(
+            prefix=os.path.basename(path) + ".",
+            suffix=".verified.partial",
+            dir=os.path.dirname(path) or ".",
+        )
+    except OSError:
+        return
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(_stamp(path), file)
+        # Other users of a shared cache need not check the file again.
+        os.chmod(partial, 0o644)
+        os.replace(partial, stamp_path(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+
+
+def stamp_path(path: str) -> str:
+    """Returns the name of the file that remembers that `path` was verified."""
+    return path + ".verified"
+
+
+def _stamp(path: str) -> dict[str, int]:
+    status = os.stat(path)
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def _find_size_problem(path: str) -> str | None:
+    with open(path, "rb") as file:
+        header = file.read(_HEADER_SIZE)
+        size = os.fstat(file.fileno()).st_size
+    if len(header) < _HEADER_SIZE:
+        return f"truncated to {size} bytes"
+    if not header.startswith(_MAGIC):
+        return "no SQLite header"
+    (page_size,) = struct.unpack(">H", header[16:18])
+    page_size = 65536 if page_size == 1 else page_size
+    change_counter, num_pages = struct.unpack(">II", header[24:32])
+    (valid_for,) = struct.unpack(">I", header[92:96])
+    # SQLite leaves the page count stale unless these two counters agree.
+    if change_counter == valid_for and size < num_pages * page_size:
+        return f"truncated, {size} of {num_pages * page_size} bytes are there"
+    return None
+
+
+def _find_content_problem(path: str) -> str | None:
+    # Immutable: takes no lock and needs no writable folder.
+    uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro&immutable=1"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            tables = {
+                name
+                for (name,) in connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            }
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    if verdict != "ok":
+        return " ".join(verdict.split())
+    missing = sorted(set(REQUIRED_TABLES) - tables)
+    return f"no table {', '.join(missing)}" if missing else None

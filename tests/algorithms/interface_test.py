@@ -1,0 +1,156 @@
+"""Type signatures, TFF's own builders as a reference, and bad input."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tests import problems
+from tff_algos.client_works.variable_model import FunctionalVariableModel
+from tff_algos.hyperparameters import HyperparameterError
+
+SGD = tff.learning.optimizers.build_sgdm
+CLIENTS = problems.clients(sizes=(6, 3, 7))
+
+
+def functional():
+    return problems.linear_model(np.float32)
+
+
+def variable():
+    return FunctionalVariableModel(functional())
+
+
+def cohort(epochs=2):
+    return [client.batches(2, epochs, np.float32) for client in CLIENTS]
+
+
+BUILDERS = {
+    "fedsgd": lambda m: tff_algos.build_fed_sgd(m, SGD(0.1)),
+    "fedavg": lambda m: tff_algos.build_fed_avg(m, SGD(0.1)),
+    "fedprox": lambda m: tff_algos.build_fed_prox(m, SGD(0.1), proximal_strength=0.5),
+    "mimelite": lambda m: tff_algos.build_mime_lite(m, SGD(0.1, momentum=0.9)),
+    "centralized": lambda m: tff_algos.build_centralized(m, SGD(0.1)),
+}
+STOCK = {
+    "fedsgd": lambda m: tff.learning.algorithms.build_fed_sgd(m, SGD(0.1)),
+    "fedavg": lambda m: tff.learning.algorithms.build_weighted_fed_avg(m, SGD(0.1)),
+    "mimelite": lambda m: tff.learning.algorithms.build_weighted_mime_lite(
+        m, SGD(0.1, momentum=0.9)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_the_numbers_are_those_of_tffs_own_builder(name):
+    data = cohort()
+    ours, output = problems.run(BUILDERS[name](functional()), data, data)
+    stock, stock_output = problems.run(STOCK[name](variable), data, data)
+    np.testing.assert_allclose(ours, stock, rtol=1e-6, atol=1e-7)
+    assert output.metrics["client_work"]["train"]["loss"] == pytest.approx(
+        stock_output.metrics["client_work"]["train"]["loss"], rel=1e-5
+    )
+
+
+def test_fedprox_holds_clients_near_the_server_where_tffs_own_drives_them_away():
+    data, start = cohort(), problems.initial_vector(np.float32)
+    stock = tff.learning.algorithms.build_weighted_fed_prox(
+        variable, proximal_strength=0.5, client_optimizer_fn=SGD(0.1)
+    )
+    ours, fedavg = BUILDERS["fedprox"](functional()), BUILDERS["fedavg"](functional())
+    moved = [
+        np.linalg.norm(problems.run(process, data)[0] - start)
+        for process in (ours, fedavg, stock)
+    ]
+    assert moved[0] < 0.95 * moved[1]
+    assert moved[2] > 1.05 * moved[1]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_functional_and_variable_models_give_the_same_numbers(name):
+    data = cohort()[:1] if name == "centralized" else cohort()
+    left, left_output = problems.run(BUILDERS[name](functional()), data, data)
+    right, right_output = problems.run(BUILDERS[name](variable), data, data)
+    np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+    assert left_output.metrics["client_work"]["train"]["loss"] == pytest.approx(
+        right_output.metrics["client_work"]["train"]["loss"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_next_has_the_type_of_a_learning_process(name):
+    process = BUILDERS[name](functional())
+    assert isinstance(process, tff.learning.templates.LearningProcess)
+    state_type = process.initialize.type_signature.result
+    assert state_type.placement is tff.SERVER
+    weights = state_type.member.global_model_weights
+    np.testing.assert_equal([list(t.shape) for t in weights.trainable], [[5], []])
+    data_type = process.next.type_signature.parameter[1]
+    element = (
+        tff.TensorType(np.float32, [None, 5]),
+        tff.TensorType(np.float32, [None]),
+    )
+    assert data_type.is_equivalent_to(
+        tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
+    )
+    metrics = process.next.type_signature.result.metrics.member
+    assert metrics.client_work.num_non_finite_clients.dtype == np.int32
+    assert metrics.client_work.num_empty_clients.dtype == np.int32
+    assert metrics.finalizer.num_rejected_rounds.dtype == np.int32
+    assert metrics.finalizer.update_norm.dtype == np.float32
+
+
+def test_our_client_work_composes_with_tffs_aggregators():
+    clipped = tff.aggregators.clipping_factory(0.01, tff.aggregators.MeanFactory())
+    process = tff_algos.build_fed_avg(functional(), SGD(0.1), model_aggregator=clipped)
+    weights, output = problems.run(process, cohort())
+    step = problems.initial_vector(np.float32) - weights
+    assert np.linalg.norm(step) <= 0.01 * (1 + 1e-5)
+    assert output.metrics["aggregator"]["clipping_norm"] == pytest.approx(0.01)
+
+
+def test_centralized_refuses_more_than_one_client():
+    process = BUILDERS["centralized"](functional())
+    with pytest.raises(Exception, match="takes one client, the pooled examples"):
+        process.next(process.initialize(), cohort())
+
+
+@pytest.mark.parametrize("bad", [-0.1, np.nan, np.inf])
+def test_bad_proximal_strength_is_named(bad):
+    with pytest.raises(HyperparameterError, match="proximal_strength=.*>= 0"):
+        tff_algos.build_fed_prox(functional(), SGD(0.1), proximal_strength=bad)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.0, np.nan])
+def test_bad_momentum_is_named(bad):
+    with pytest.raises(HyperparameterError, match="server_momentum=.*in \\[0, 1\\)"):
+        tff_algos.build_fed_avg_m(functional(), SGD(0.1), server_momentum=bad)
+
+
+def test_a_model_of_the_wrong_kind_is_named():
+    with pytest.raises(TypeError, match="FunctionalModel.*found <class 'int'>"):
+        tff_algos.build_fed_avg(3, SGD(0.1))
+
+
+def test_an_unweighted_aggregator_is_refused_with_a_tip():
+    with pytest.raises(TypeError, match="as_weighted_aggregator"):
+        tff_algos.build_fed_avg(
+            functional(),
+            SGD(0.1),
+            model_aggregator=tff.aggregators.UnweightedMeanFactory(),
+        )
+
+
+def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits():
+    # X43 for every process with state of its own.
+    for name, build in BUILDERS.items():
+        process = build(functional())
+        data = cohort()[:1] if name == "centralized" else cohort()
+        state = process.next(process.initialize(), data).state
+        flat = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
+        restored = tf.nest.pack_sequence_as(process.initialize(), flat)
+        np.testing.assert_array_equal(
+            problems.vector_of(process, process.next(restored, data).state),
+            problems.vector_of(process, process.next(state, data).state),
+        )

@@ -1,0 +1,197 @@
+"""The command line: what runs, and what is refused in one line."""
+
+import json
+import re
+
+import pytest
+
+import main
+import tasks
+from tests.command_line import SMALL, run_here
+from tff_algos import registry
+from tff_algos.simulation.metrics import read_rows
+
+FASTEST_MODEL = {"emnist": ("--only_digits", "--model=2nn"), "shakespeare": ()}
+
+
+def _short_rounds(algorithm):
+    """Flags that make a round of any algorithm short."""
+    short = {
+        "client_epochs_per_round": 1,
+        "client_steps_per_round": 2,
+        "finetune_steps": 2,
+        "clients_per_round": 2,
+        "max_elements_per_client": 8,
+        "updates_per_round": 3,
+    }
+    fields = algorithm.hparam_fields()
+    steps = fields.get("client_steps_per_round")
+    if steps is not None and steps.metadata["replaces"]:
+        del short["client_steps_per_round"]
+    return [f"--{name}={value}" for name, value in short.items() if name in fields]
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+@pytest.mark.parametrize("algo", registry.ALGORITHMS)
+def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
+    finished = run_here(
+        capfd,
+        f"--algo={algo}",
+        f"--task={task}",
+        f"--output_dir={tmp_path}",
+        *SMALL,
+        *FASTEST_MODEL[task],
+        *_short_rounds(registry.get(algo)),
+    )
+    assert finished.status == 0, finished.err
+    title = registry.get(algo).title
+    assert f"{title} on {task}_generated" in finished.out
+    assert "personalized accuracy, mean (std) over clients" in finished.out
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["rounds"] == 2
+    assert summary["dataset"] == f"{task}_generated"
+    rows = read_rows(tmp_path / "metrics.csv")
+    assert all(row["train/num_examples"] > 0 for row in rows)
+    assert all(row["update_norm"] > 0 for row in rows)
+    assert "eval/accuracy" in rows[-1]
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hyperparameters"]["algo"] == algo
+    assert config["data_source"] == "generated"
+    assert config["versions"]["tensorflow-federated"] == "0.87.0"
+
+
+REFUSED = {
+    "--algo is missing: --list shows": ["--task=emnist"],
+    "--task is missing: --list shows": ["--algo=fedavg"],
+    "--algo=fedavgg is unknown, did you mean fedavg[m]?": [
+        "--algo=fedavgg",
+        "--task=emnist",
+    ],
+    "--task=emnits is unknown, did you mean emnist": [
+        "--algo=fedavg",
+        "--task=emnits",
+    ],
+    "--proximal_strength=0.1 is not valid: .*--algo=fedavg --task=emnist does not use "
+    "it; it belongs to --algo=fedprox, --algo=fedproxm": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--proximal_strength=0.1",
+    ],
+    "--only_digits=True .*--task=shakespeare does not use it": [
+        "--algo=fedavg",
+        "--task=shakespeare",
+        "--only_digits",
+    ],
+    r"--client_learning_rate=-1.0 is not valid: expected a number > 0": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--client_learning_rate=-1",
+    ],
+    r"--server_momentum=1.0 is not valid: expected a number in \[0, 1\)": [
+        "--algo=fedavgm",
+        "--task=emnist",
+        "--server_momentum=1",
+    ],
+    "--clients_per_round=0 is not valid: expected an integer >= 1": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--clients_per_round=0",
+    ],
+    "--clients_per_round=251 is more than the 250 clients": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--model=2nn",
+        "--clients_per_round=251",
+    ],
+    "--model='vgg' is not valid: expected one of cnn, cnn_dropout, 2nn": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--model=vgg",
+    ],
+    "--client_optimizer='lbfgs' is not valid: expected one of sgd, adam": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--client_optimizer=lbfgs",
+    ],
+    "--client_steps_per_round=3 .*without client_epochs_per_round": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--client_steps_per_round=3",
+        "--client_epochs_per_round=2",
+    ],
+    r"--total_rounds=10 .*pretrain_rounds \+ finetune_rounds": [
+        "--algo=personalized_fedavg",
+        "--task=emnist",
+        "--total_rounds=10",
+        "--pretrain_rounds=6",
+        "--finetune_rounds=6",
+    ],
+    "--rounds_per_checkpoint=0 is not valid": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--rounds_per_checkpoint=0",
+    ],
+    "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_bad_flags_are_one_line_that_names_flag_value_and_range(
+    message, tmp_path, capfd
+):
+    arguments = [*REFUSED[message], "--data=generated", f"--output_dir={tmp_path}"]
+    finished = run_here(capfd, *arguments)
+    assert finished.status == 2
+    errors = [line for line in finished.err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert re.search(f"^error: {message}", errors[0]), errors[0]
+    assert "Traceback" not in finished.err
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_list_shows_every_algorithm_and_task(capfd):
+    finished = run_here(capfd, "--list")
+    assert finished.status == 0
+    for name in [*registry.ALGORITHMS, *tasks.TASKS]:
+        assert re.search(rf"^  {name} ", finished.out, re.MULTILINE)
+
+
+def test_helpshort_names_every_flag_and_who_uses_it():
+    text = main.FLAGS.module_help("main")
+    for algorithm in registry.ALGORITHMS.values():
+        for name in algorithm.hparam_fields():
+            assert f"--{name}:" in text
+    assert re.search(r"--proximal_strength: .*\(mu\).*\[fedprox,\s+fedproxm\]", text)
+
+
+def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
+    command = [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--model=2nn",
+        "--max_elements_per_client=8",
+        f"--output_dir={tmp_path}",
+        *SMALL,
+    ]
+    assert run_here(capfd, *command).status == 0
+    finished = run_here(capfd, *command, "--client_learning_rate=0.5")
+    assert finished.status == 2
+    assert "--client_learning_rate: was 0.02, now 0.5" in finished.err
+
+
+def test_generated_data_say_so(tmp_path, capfd):
+    finished = run_here(
+        capfd,
+        "--algo=fedavg",
+        "--task=emnist",
+        "--model=2nn",
+        "--total_rounds=0",
+        "--eval_clients=1",
+        "--personalization_epochs=0",
+        f"--cache_dir={tmp_path / 'empty'}",
+        f"--output_dir={tmp_path / 'run'}",
+    )
+    assert finished.status == 0, finished.err
+    assert "generated stand-in is used" in finished.err
+    assert "--data=tff" in finished.err
+    assert "FedAvg on emnist_generated" in finished.out

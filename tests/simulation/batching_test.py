@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.simulation.batching import BatchSpec, batch_examples, derive_seed
+
+
+def _examples(count):
+    y = np.arange(count, dtype=np.int32)
+    return y[:, None].astype(np.float32) / 2, y
+
+
+def _batches(spec, count=10, seed=0):
+    dataset = batch_examples(_examples(count), spec, seed)
+    batches = []
+    for x, y in dataset.as_numpy_iterator():
+        np.testing.assert_array_equal(x[:, 0] * 2, y)
+        batches.append(y.tolist())
+    return batches
+
+
+def _flat(batches):
+    return [value for batch in batches for value in batch]
+
+
+def test_epochs_keep_partial_batches():
+    batches = _batches(BatchSpec(batch_size=4, num_epochs=2))
+    assert [len(batch) for batch in batches] == [4, 4, 2, 4, 4, 2]
+    flat = _flat(batches)
+    assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
+
+
+def test_epochs_differ_in_order():
+    flat = _flat(_batches(BatchSpec(batch_size=4, num_epochs=2)))
+    assert flat[:10] != flat[10:]
+    assert flat[:10] != list(range(10))
+
+
+def test_steps_straddle_epochs():
+    batches = _batches(BatchSpec(batch_size=4, num_steps=5))
+    assert [len(batch) for batch in batches] == [4] * 5
+    flat = _flat(batches)
+    assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
+
+
+def test_steps_of_a_client_with_fewer_examples_than_a_batch():
+    batches = _batches(BatchSpec(batch_size=4, num_steps=2), count=3)
+    assert [len(batch) for batch in batches] == [4, 4]
+
+
+def test_max_elements_keeps_the_same_examples_in_every_epoch():
+    spec = BatchSpec(batch_size=3, num_epochs=3, max_elements=6)
+    batches = _batches(spec, count=50)
+    assert [len(batch) for batch in batches] == [3] * 6
+    epochs = np.array(_flat(batches)).reshape(3, 6)
+    assert len({frozenset(epoch) for epoch in epochs.tolist()}) == 1
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) > 1
+    other = _flat(_batches(spec, count=50, seed=1))
+    assert set(other) != set(epochs.ravel().tolist())
+
+
+def test_max_elements_without_shuffling_keeps_the_first():
+    spec = BatchSpec(batch_size=4, num_epochs=1, max_elements=6, shuffle=False)
+    assert _batches(spec) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_max_elements_larger_than_the_client():
+    spec = BatchSpec(batch_size=4, num_epochs=1, max_elements=60)
+    assert sorted(_flat(_batches(spec))) == list(range(10))
+
+
+def test_no_shuffling():
+    spec = BatchSpec(batch_size=4, num_epochs=2, shuffle=False)
+    assert _flat(_batches(spec)) == list(range(10)) * 2
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 3}])
+def test_an_empty_client_has_no_batches_and_the_right_types(length, shuffle):
+    spec = BatchSpec(batch_size=4, shuffle=shuffle, max_elements=5, **length)
+    dataset = batch_examples(_examples(0), spec, seed=0)
+    assert not list(dataset)
+    assert dataset.element_spec == (
+        tf.TensorSpec([None, 1], tf.float32),
+        tf.TensorSpec([None], tf.int32),
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 3}])
+def test_the_types_do_not_depend_on_the_client(count, length):
+    spec = BatchSpec(batch_size=4, **length)
+    dataset = batch_examples(_examples(count), spec, seed=0)
+    assert dataset.element_spec[1] == tf.TensorSpec([None], tf.int32)
+
+
+@pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 7}])
+@pytest.mark.parametrize("max_elements", [None, 7])
+def test_a_fresh_data_set_repeats_the_order(length, max_elements):
+    spec = BatchSpec(batch_size=4, max_elements=max_elements, **length)
+    assert _batches(spec, seed=3) == _batches(spec, seed=3)
+    assert _batches(spec, seed=3) != _batches(spec, seed=4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 4},
+        {"batch_size": 4, "num_epochs": 1, "num_steps": 1},
+        {"batch_size": 0, "num_epochs": 1},
+        {"batch_size": 4, "num_epochs": 0},
+        {"batch_size": 4, "num_steps": 0},
+        {"batch_size": 4, "num_epochs": 1, "max_elements": 0},
+    ],
+)
+def test_bad_specs(arguments):
+    with pytest.raises(ValueError):
+        BatchSpec(**arguments)
+
+
+def test_derived_seeds_depend_on_every_part():
+    seeds = {
+        derive_seed(*parts)
+        for parts in [(0,), (1,), (0, "a"), (0, "b"), ("a", 0), (0, "a", 0), (1, "a")]
+    }
+    assert len(seeds) == 7
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert derive_seed(0, "a") == derive_seed(0, "a")

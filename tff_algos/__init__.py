@@ -1,0 +1,39 @@
+"""Federated learning algorithms for TensorFlow Federated.
+
+Import this package before TensorFlow Federated: it makes TFF 0.87.0 run on
+today's TensorFlow and Python (`tff_algos.compat`).
+
+Every `build_*` returns a `tff.learning.templates.LearningProcess` or, where an
+algorithm has stages, a record of them.
+"""
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+from tff_algos import aggregators, client_works, execution, finalizers
+from tff_algos.algorithms.centralized import build_centralized
+from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
+from tff_algos.algorithms.fed_prox import build_fed_prox, build_fed_prox_m
+from tff_algos.algorithms.fed_sgd import build_fed_sgd
+from tff_algos.algorithms.mime_lite import build_mime_lite
+from tff_algos.algorithms.personalized_fed_avg import (
+    build_personalized_fed_avg,
+    build_reptile,
+)
+from tff_algos.client_works.personalization import build_personalization_eval
+
+__all__ = [
+    "aggregators",
+    "build_centralized",
+    "build_fed_avg",
+    "build_fed_avg_m",
+    "build_fed_prox",
+    "build_fed_prox_m",
+    "build_fed_sgd",
+    "build_mime_lite",
+    "build_personalization_eval",
+    "build_personalized_fed_avg",
+    "build_reptile",
+    "client_works",
+    "execution",
+    "finalizers",
+]

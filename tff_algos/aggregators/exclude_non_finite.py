@@ -1,0 +1,96 @@
+"""Excludes clients whose value is not finite, and counts them."""
+
+import collections
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
+    """Gives clients with NaN or infinity a zero value of weight zero.
+
+    Wraps another weighted factory, and is itself an ordinary
+    `tff.aggregators.WeightedAggregationFactory`. A mean over the others is what
+    remains, where a plain `tff.aggregators.MeanFactory` returns NaN since
+    NaN * 0 is NaN. With every client excluded the inner factory decides (the
+    mean of nothing is NaN, which TFF's finalizers reject).
+
+    For example, stock MimeLite does not sanitise the full gradients, so that one
+    diverged client destroys the shared optimizer state:
+
+        tff.learning.algorithms.build_weighted_mime_lite(
+            model_fn,
+            base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+            full_gradient_aggregator=ExcludeNonFiniteFactory(),
+        )
+    """
+
+    def __init__(
+        self, inner: tff.aggregators.WeightedAggregationFactory | None = None
+    ) -> None:
+        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+
+        Raises:
+          TypeError: If `inner` is not a weighted aggregation factory.
+        """
+        inner = tff.aggregators.MeanFactory() if inner is None else inner
+        if not isinstance(inner, tff.aggregators.WeightedAggregationFactory):
+            raise TypeError(
+                "Expected inner to be a tff.aggregators.WeightedAggregationFactory, "
+                f"found {type(inner)}. Tip: tff.aggregators.as_weighted_aggregator."
+            )
+        self._inner = inner
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for values and weights of the given types.
+
+        Its measurements are `num_non_finite_clients` (int32) and the inner
+        process's, under `inner`.
+
+        Raises:
+          TypeError: If `value_type` holds anything but floating point tensors.
+        """
+        if not tff.types.is_structure_of_floats(value_type):
+            raise TypeError(
+                "Expected value_type to be a structure of floating point tensors, "
+                f"found {value_type}."
+            )
+        process = self._inner.create(value_type, weight_type)
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        @tf.function
+        def exclude(value, weight):
+            tensors = [*tf.nest.flatten(value), tf.cast(weight, tf.float64)]
+            finite = tf.reduce_all(
+                [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+            )
+            value, weight = tf.nest.map_structure(
+                lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)),
+                (value, weight),
+            )
+            return value, weight, tf.cast(tf.logical_not(finite), np.int32)
+
+        @tff.federated_computation(
+            process.next.type_signature.parameter[0],
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            value, weight, excluded = tff.federated_map(exclude, (value, weight))
+            output = process.next(state, value, weight)
+            measurements = tff.federated_zip(
+                collections.OrderedDict(
+                    num_non_finite_clients=tff.federated_sum(excluded),
+                    inner=output.measurements,
+                )
+            )
+            return tff.templates.MeasuredProcessOutput(
+                output.state, output.result, measurements
+            )
+
+        return tff.templates.AggregationProcess(process.initialize, next_fn)

@@ -1,0 +1,299 @@
+"""What an algorithm is to the command line, and what all algorithms share."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tff_algos import finalizers
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.hyperparameters import (
+    AT_LEAST_ONE,
+    DECAY,
+    MOMENTUM,
+    NON_NEGATIVE,
+    POSITIVE,
+    HyperparameterError,
+    choice,
+    hparam,
+)
+from tff_algos.simulation.batching import BatchSpec
+from tff_algos.simulation.stage import Stage
+
+EVERY_TASK = "*"
+
+
+@attrs.frozen(kw_only=True)
+class Algorithm:
+    """One `--algo` name.
+
+    Attributes:
+      name: The name.
+      title: The name in the literature.
+      summary: One line of help.
+      paper: Authors, title, year and arXiv number.
+      hparams: The frozen record of its hyperparameters.
+      build_stages: `(model, hparams) -> stages`.
+      settings: The paper's hyperparameters by task name (`EVERY_TASK` for all),
+        where they differ from the record's and the task's defaults.
+    """
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    hparams: type
+    build_stages: Callable[[ModelOrFn, Any], tuple[Stage, ...]]
+    settings: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+    def hparam_fields(self) -> Mapping[str, attrs.Attribute]:
+        """Returns the record's fields by name."""
+        return attrs.fields_dict(self.hparams)
+
+    def resolve(
+        self,
+        task_name: str,
+        task_settings: Mapping[str, Any],
+        chosen: Mapping[str, Any],
+    ) -> Any:
+        """Returns the record: `chosen`, else the pair's setting, else defaults.
+
+        Args:
+          task_name: The task, for `settings`.
+          task_settings: The task's own defaults; what this algorithm does not
+            have is ignored.
+          chosen: What the user set.
+
+        Raises:
+          HyperparameterError: If `chosen` holds a value out of range or two
+            hyperparameters of which one replaces the other.
+        """
+        fields = self.hparam_fields()
+        values = {k: v for k, v in task_settings.items() if k in fields}
+        values |= self.settings.get(EVERY_TASK, {})
+        values |= self.settings.get(task_name, {})
+        for name in chosen:
+            replaced = fields[name].metadata.get("replaces")
+            if replaced in chosen:
+                raise HyperparameterError(
+                    name, chosen[name], f"to be set without {replaced}, it replaces it"
+                )
+        return self.hparams(**values | dict(chosen))
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class RoundHParams:
+    """What every algorithm's round has; no slots, so that records can be mixed."""
+
+    total_rounds: int = hparam(20, int, NON_NEGATIVE, "rounds to train", "T")
+    client_batch_size: int = hparam(20, int, AT_LEAST_ONE, "examples per batch", "B")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class CohortHParams(RoundHParams):
+    """Rounds on sampled clients."""
+
+    clients_per_round: int = hparam(
+        10, int, AT_LEAST_ONE, "clients sampled per round", "S"
+    )
+    max_elements_per_client: int | None = hparam(
+        None, int, AT_LEAST_ONE, "most examples of a client used per round (all)"
+    )
+    client_weighting: str = choice(
+        "num_examples",
+        ("num_examples", "uniform"),
+        "weight of a client's update in the mean",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LocalTrainingHParams(CohortHParams):
+    """Rounds of local training."""
+
+    client_epochs_per_round: int = hparam(
+        1, int, AT_LEAST_ONE, "local epochs per round", "E"
+    )
+    client_steps_per_round: int | None = hparam(
+        None,
+        int,
+        AT_LEAST_ONE,
+        "local steps per round, instead of epochs",
+        "K",
+        replaces="client_epochs_per_round",
+    )
+    client_optimizer: str = choice("sgd", ("sgd", "adam"), "optimizer of local steps")
+    client_learning_rate: float = hparam(
+        0.1, float, POSITIVE, "learning rate of local steps", "eta"
+    )
+    client_learning_rate_decay: float = hparam(
+        1.0, float, DECAY, "factor on the client learning rate after every round"
+    )
+
+    def batches(self) -> BatchSpec:
+        """Returns the batches of E epochs, or of K steps where they are set."""
+        steps = self.client_steps_per_round
+        return BatchSpec(
+            batch_size=self.client_batch_size,
+            num_epochs=self.client_epochs_per_round if steps is None else None,
+            num_steps=steps,
+            max_elements=self.max_elements_per_client,
+        )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ServerHParams:
+    """A server optimizer's step on the aggregate."""
+
+    server_learning_rate: float = hparam(
+        1.0, float, NON_NEGATIVE, "server learning rate", "eta_g"
+    )
+    server_learning_rate_decay: float = hparam(
+        1.0, float, DECAY, "factor on the server learning rate after every round"
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ServerOptimizerHParams(ServerHParams):
+    """A server optimizer of choice."""
+
+    server_optimizer: str = choice(
+        "sgd", ("sgd", "adagrad", "adam", "yogi"), "optimizer of the server's step"
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ServerMomentumHParams(ServerHParams):
+    """A heavy-ball server step."""
+
+    server_momentum: float = hparam(
+        0.9, float, MOMENTUM, "momentum of the server's step", "beta_1"
+    )
+
+
+_OPTIMIZERS = {
+    "adagrad": tff.learning.optimizers.build_adagrad,
+    "adam": tff.learning.optimizers.build_adam,
+    "sgd": tff.learning.optimizers.build_sgdm,
+    "yogi": tff.learning.optimizers.build_yogi,
+}
+
+
+def build_optimizer(
+    name: str, learning_rate: float, decay: float = 1.0, **kwargs: float | None
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the named TFF optimizer, its rate times `decay` after each step."""
+    optimizer = _OPTIMIZERS[name](learning_rate=learning_rate, **kwargs)
+    if decay == 1.0:
+        return optimizer
+    return tff.learning.optimizers.schedule_learning_rate(
+        optimizer, lambda step: learning_rate * decay**step
+    )
+
+
+def build_client_optimizer(
+    hparams: LocalTrainingHParams,
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the client optimizer; the client work applies its decay."""
+    return build_optimizer(hparams.client_optimizer, hparams.client_learning_rate)
+
+
+def server_optimizer_from(
+    hparams: ServerOptimizerHParams,
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the server optimizer that the record names."""
+    return build_optimizer(
+        hparams.server_optimizer,
+        hparams.server_learning_rate,
+        hparams.server_learning_rate_decay,
+    )
+
+
+def build_momentum_optimizer(
+    learning_rate: float, momentum: float, decay: float = 1.0
+) -> tff.learning.optimizers.Optimizer:
+    """Builds heavy-ball SGD, v <- momentum * v + u and w <- w - rate * v.
+
+    Momentum 0 is plain SGD, to the bit.
+
+    Raises:
+      HyperparameterError: If an argument is out of range.
+    """
+    ServerMomentumHParams(server_learning_rate=learning_rate, server_momentum=momentum)
+    return build_optimizer("sgd", learning_rate, decay, momentum=momentum or None)
+
+
+def momentum_optimizer_from(
+    hparams: ServerMomentumHParams,
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the heavy-ball optimizer that the record describes."""
+    return build_momentum_optimizer(
+        hparams.server_learning_rate,
+        hparams.server_momentum,
+        hparams.server_learning_rate_decay,
+    )
+
+
+def single_stage(
+    name: str,
+    process: tff.learning.templates.LearningProcess,
+    hparams: LocalTrainingHParams,
+) -> tuple[Stage]:
+    """Returns the one stage of an algorithm that trains on sampled clients."""
+    stage = Stage(
+        name=name,
+        process=process,
+        num_rounds=hparams.total_rounds,
+        clients_per_round=hparams.clients_per_round,
+        batches=hparams.batches(),
+    )
+    return (stage,)
+
+
+def client_weighting(hparams: CohortHParams) -> tff.learning.ClientWeighting:
+    """Returns TFF's word for the record's client weighting."""
+    return tff.learning.ClientWeighting[hparams.client_weighting.upper()]
+
+
+def compose(
+    model: ModelOrFn,
+    client_work: tff.learning.templates.ClientWorkProcess,
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    model_distributor: tff.learning.templates.DistributionProcess | None = None,
+    model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> tff.learning.templates.LearningProcess:
+    """Composes broadcast, client work, mean and a server optimizer's step.
+
+    Args:
+      model: The model that the client work trains.
+      client_work: The client work.
+      server_optimizer: Takes the aggregate for a gradient.
+      model_distributor: Instead of a plain broadcast.
+      model_aggregator: Instead of the weighted mean.
+
+    Raises:
+      TypeError: If `model_aggregator` is not a weighted aggregation factory.
+    """
+    initial_weights = local_model.build_initial_weights_computation(model)
+    weights_type = initial_weights.type_signature.result
+    aggregator = model_aggregator or tff.aggregators.MeanFactory()
+    if not isinstance(aggregator, tff.aggregators.WeightedAggregationFactory):
+        raise TypeError(
+            "Expected model_aggregator to be a "
+            "tff.aggregators.WeightedAggregationFactory, found "
+            f"{type(aggregator)}. Tip: tff.aggregators.as_weighted_aggregator."
+        )
+    result_type = client_work.next.type_signature.result.result.member
+    return tff.learning.templates.compose_learning_process(
+        initial_weights,
+        model_distributor
+        or tff.learning.templates.build_broadcast_process(weights_type),
+        client_work,
+        aggregator.create(result_type.update, result_type.update_weight),
+        finalizers.build_apply_optimizer_finalizer(server_optimizer, weights_type),
+    )

@@ -1,0 +1,19 @@
+"""Local work of clients: `tff.learning.templates.ClientWorkProcess`es.
+
+Every process here composes with TFF's own distributors, aggregators and
+finalizers, takes a `tff.learning.models.FunctionalModel` or a no-argument
+function that returns a `tff.learning.models.VariableModel`, and treats invalid
+clients alike (`local_model.exclude_invalid`).
+"""
+
+from tff_algos.client_works.full_gradient import build_full_gradient_client_work
+from tff_algos.client_works.local_training import build_local_training_client_work
+from tff_algos.client_works.mime_lite import build_mime_lite_client_work
+from tff_algos.client_works.pooled_training import build_pooled_training_client_work
+
+__all__ = [
+    "build_full_gradient_client_work",
+    "build_local_training_client_work",
+    "build_mime_lite_client_work",
+    "build_pooled_training_client_work",
+]

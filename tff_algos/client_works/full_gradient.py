@@ -1,0 +1,126 @@
+"""Gradients instead of deltas: a client's full-batch gradient at the server model.
+
+The client work of FedSGD.
+"""
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
+from tff_algos.client_works.local_training import measurements
+
+
+@attrs.frozen
+class GradientState:
+    """What the sum over a client's batches carries."""
+
+    gradient_sum: Tensors
+    metrics: object
+    num_examples: tf.Tensor  # int64 []
+
+
+def mean_gradient(
+    model: LocalModel, weights: Weights, dataset: tf.data.Dataset
+) -> GradientState:
+    """Returns the example-weighted mean of the batches' gradients at `weights`.
+
+    The mean stands in `gradient_sum`; it is zero for an empty dataset.
+    """
+
+    def add_batch(state: GradientState, batch) -> GradientState:
+        result = model.loss_gradients(weights, state.metrics, batch)
+        return GradientState(
+            tuple(
+                total + gradient * tf.cast(result.num_examples, gradient.dtype)
+                for total, gradient in zip(
+                    state.gradient_sum, result.gradients, strict=True
+                )
+            ),
+            result.metrics,
+            state.num_examples + result.num_examples,
+        )
+
+    zero = tf.nest.map_structure(tf.zeros_like, weights.trainable)
+    total = dataset.reduce(
+        GradientState(zero, model.initial_metrics(), tf.constant(0, tf.int64)),
+        add_batch,
+    )
+    mean = tf.nest.map_structure(
+        lambda g: tf.math.divide_no_nan(g, tf.cast(total.num_examples, g.dtype)),
+        total.gradient_sum,
+    )
+    return attrs.evolve(total, gradient_sum=mean)
+
+
+def build_full_gradient_client_work(
+    model: ModelOrFn,
+    *,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the client work that reports the gradient of the client's mean loss.
+
+    Stateless. Batches only bound the memory: the result does not depend on how
+    the examples are batched, and each example should come once. Clients without
+    examples and clients whose gradient is not finite are excluded and counted.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      client_weighting: Whether clients weigh by their examples or all alike.
+      metrics_aggregator: As in `tff.learning.algorithms.build_fed_sgd`.
+
+    Returns:
+      A process whose `next` maps `<<>@SERVER, {ModelWeights}@CLIENTS,
+      {B*}@CLIENTS>` to client results of type `<update=gradient like the
+      trainable weights, update_weight=float32>@CLIENTS` and the measurements of
+      `build_local_training_client_work`.
+    """
+    weights_type = local_model.weights_type(model)
+    data_type = local_model.data_type(model)
+    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.tensorflow.computation(weights_type, data_type)
+    def client_gradient(server_weights, dataset):
+        view = local_model.create(model)
+
+        @tf.function
+        def gradient(server_weights, dataset):
+            state = mean_gradient(view, local_model.flatten(server_weights), dataset)
+            weight = local_model.client_weight(client_weighting, state.num_examples)
+            update, weight, keep, counts = local_model.exclude_invalid(
+                state.gradient_sum, weight, state.num_examples
+            )
+            result = tff.learning.templates.ClientResult(
+                update=tf.nest.pack_sequence_as(server_weights.trainable, update),
+                update_weight=weight,
+            )
+            return result, view.unfinalized_metrics(state.metrics, keep), counts
+
+        return gradient(server_weights, dataset)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(state, weights, client_data):
+        result, metrics, counts = tff.federated_map(
+            client_gradient, (weights, client_data)
+        )
+        return tff.templates.MeasuredProcessOutput(
+            state, result, measurements(aggregate_metrics(metrics), counts)
+        )
+
+    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)

@@ -1,0 +1,290 @@
+"""One view of TFF's two kinds of models, for loops over a client's batches.
+
+A loop carries `Weights` and a metrics state, and asks `loss_gradients` for the
+gradient of each batch. Whether the model is pure functions or TensorFlow
+variables matters nowhere else.
+"""
+
+import abc
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+ModelOrFn = (
+    tff.learning.models.FunctionalModel
+    | Callable[[], tff.learning.models.VariableModel]
+)
+Tensors = tuple[tf.Tensor, ...]
+
+
+@attrs.frozen
+class Weights:
+    """Flat tuples of a model's trainable and non-trainable weights."""
+
+    trainable: Tensors
+    non_trainable: Tensors
+
+
+@attrs.frozen
+class BatchResult:
+    """What one batch gives: gradients of the mean loss, and bookkeeping."""
+
+    gradients: Tensors
+    non_trainable: Tensors
+    metrics: Any
+    num_examples: tf.Tensor  # int64 []
+
+
+class LocalModel(abc.ABC):
+    """A model inside of one client's computation."""
+
+    @abc.abstractmethod
+    def initial_metrics(self) -> Any:
+        """Returns the metrics state before any batch."""
+
+    @abc.abstractmethod
+    def loss_gradients(self, weights: Weights, metrics: Any, batch: Any) -> BatchResult:
+        """Returns the gradient of the batch's mean loss at `weights`."""
+
+    @abc.abstractmethod
+    def reset_metrics(self) -> None:
+        """Forgets what metrics the model itself holds."""
+
+    @abc.abstractmethod
+    def unfinalized_metrics(self, metrics: Any, keep: tf.Tensor) -> Any:
+        """Returns what the client reports; nothing counted unless `keep`."""
+
+
+class _FunctionalLocalModel(LocalModel):
+    """The view of a functional model; carries its metrics as a flat tuple.
+
+    A model's own structure may hold lists, which `tf.data` takes for tensors.
+    """
+
+    def __init__(self, model: tff.learning.models.FunctionalModel):
+        self._model = model
+        self._metrics_structure = model.initialize_metrics_state()
+
+    def initial_metrics(self):
+        return tuple(tf.nest.flatten(self._model.initialize_metrics_state()))
+
+    def loss_gradients(self, weights, metrics, batch):
+        x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
+        with tf.GradientTape() as tape:
+            tape.watch(weights.trainable)
+            output = self._model.predict_on_batch(
+                (weights.trainable, weights.non_trainable), x, training=True
+            )
+            loss = self._model.loss(output=output, label=y)
+        gradients = tape.gradient(
+            loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
+        batch_output = tff.learning.models.BatchOutput(
+            loss=loss, predictions=output, num_examples=num_examples
+        )
+        metrics = self._model.update_metrics_state(
+            tf.nest.pack_sequence_as(self._metrics_structure, metrics),
+            labels=y,
+            batch_output=batch_output,
+        )
+        metrics = tuple(tf.nest.flatten(metrics))
+        return BatchResult(gradients, weights.non_trainable, metrics, num_examples)
+
+    def reset_metrics(self):
+        pass  # They are in the state that the loop carries.
+
+    def unfinalized_metrics(self, metrics, keep):
+        counted = tf.nest.map_structure(
+            lambda value, initial: tf.where(keep, value, initial),
+            metrics,
+            self.initial_metrics(),
+        )
+        return tf.nest.pack_sequence_as(self._metrics_structure, counted)
+
+
+class VariableLocalModel(LocalModel):
+    """The view of a variable model; keeps the metrics in the model's variables, so their state is empty."""
+
+    def __init__(self, model: tff.learning.models.VariableModel):
+        self._model = model
+
+    def initial_metrics(self):
+        return ()
+
+    def _variables(self) -> Weights:
+        return Weights(
+            tuple(tf.nest.flatten(self._model.trainable_variables)),
+            tuple(tf.nest.flatten(self._model.non_trainable_variables)),
+        )
+
+    def read_weights(self) -> Weights:
+        """Returns the values that the model's variables have now."""
+        return tf.nest.map_structure(lambda v: v.read_value(), self._variables())
+
+    def assign_weights(self, weights: Weights) -> None:
+        """Sets the model's variables."""
+        tf.nest.map_structure(lambda v, w: v.assign(w), self._variables(), weights)
+
+    def loss_gradients(self, weights, metrics, batch):
+        self.assign_weights(weights)
+        with tf.GradientTape() as tape:
+            output = self._model.forward_pass(batch, training=True)
+        gradients = tape.gradient(
+            output.loss,
+            self._variables().trainable,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        num_examples = output.num_examples
+        if num_examples is None:
+            num_examples = tf.shape(output.predictions)[0]
+        return BatchResult(
+            tuple(tf.convert_to_tensor(gradient) for gradient in gradients),
+            self.read_weights().non_trainable,
+            metrics,
+            tf.cast(num_examples, tf.int64),
+        )
+
+    def reset_metrics(self):
+        self._model.reset_metrics()
+
+    def unfinalized_metrics(self, metrics, keep):
+        if not keep:
+            self._model.reset_metrics()
+        return self._model.report_local_unfinalized_metrics()
+
+
+def is_functional(model: ModelOrFn) -> bool:
+    """Tells `FunctionalModel`s from functions that make variable models.
+
+    Raises:
+      TypeError: If `model` is neither.
+    """
+    if isinstance(model, tff.learning.models.FunctionalModel):
+        return True
+    if callable(model):
+        return False
+    raise TypeError(
+        "Expected a tff.learning.models.FunctionalModel or a no-argument function "
+        f"that returns a tff.learning.models.VariableModel, found {type(model)}."
+    )
+
+
+def create(model: ModelOrFn) -> LocalModel:
+    """Returns the view of `model`; to be called inside a TensorFlow computation."""
+    if is_functional(model):
+        return _FunctionalLocalModel(model)
+    return VariableLocalModel(model())
+
+
+def _input_spec(model: ModelOrFn) -> Any:
+    if is_functional(model):
+        return model.input_spec
+    # A graph of its own keeps the model's variables out of the caller's.
+    with tf.Graph().as_default():
+        return model().input_spec
+
+
+def data_type(model: ModelOrFn) -> tff.Type:
+    """Returns the type of one client's batches, `B*`."""
+    return tff.SequenceType(tff.types.tensorflow_to_type(_input_spec(model)))
+
+
+def build_initial_weights_computation(model: ModelOrFn) -> tff.Computation:
+    """Returns `( -> tff.learning.models.ModelWeights)`, the initial weights."""
+
+    @tff.tensorflow.computation
+    def initial_weights():
+        if is_functional(model):
+            trainable, non_trainable = model.initial_weights
+            return tff.learning.models.ModelWeights(
+                tuple(tf.convert_to_tensor(weight) for weight in trainable),
+                tuple(tf.convert_to_tensor(weight) for weight in non_trainable),
+            )
+        return tff.learning.models.ModelWeights.from_model(model())
+
+    return initial_weights
+
+
+def weights_type(model: ModelOrFn) -> tff.Type:
+    """Returns the type of `tff.learning.models.ModelWeights` of the model."""
+    return build_initial_weights_computation(model).type_signature.result
+
+
+def build_metrics_aggregation(
+    model: ModelOrFn,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.Computation:
+    """Returns the aggregation of clients' unfinalized metrics."""
+    aggregator = metrics_aggregator or tff.learning.metrics.sum_then_finalize
+    if is_functional(model):
+        return aggregator(model.finalize_metrics)
+    with tf.Graph().as_default():
+        return aggregator(model().metric_finalizers())
+
+
+def flatten(weights: tff.learning.models.ModelWeights) -> Weights:
+    """Returns `weights` as flat tuples, in the model's order."""
+    return Weights(
+        tuple(tf.nest.flatten(weights.trainable)),
+        tuple(tf.nest.flatten(weights.non_trainable)),
+    )
+
+
+def all_finite(tensors: Any) -> tf.Tensor:
+    """Returns whether no tensor of a structure holds NaN or infinity (bool [])."""
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(tensors)]
+    )
+
+
+def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:
+    """Returns `tensors` where `keep` holds, else zeros of the same structure."""
+    return tf.nest.map_structure(
+        lambda tensor: tf.where(keep, tensor, tf.zeros_like(tensor)), tensors
+    )
+
+
+def client_weight(
+    weighting: tff.learning.ClientWeighting, num_examples: tf.Tensor
+) -> tf.Tensor:
+    """Returns a client's aggregation weight, float32 []; 0 without examples."""
+    if weighting == tff.learning.ClientWeighting.UNIFORM:
+        return tf.cast(num_examples > 0, tf.float32)
+    return tf.cast(num_examples, tf.float32)
+
+
+def exclude_invalid(
+    update: Any, weight: tf.Tensor, num_examples: tf.Tensor, *also_finite: Any
+) -> tuple[Any, tf.Tensor, tf.Tensor, collections.OrderedDict[str, tf.Tensor]]:
+    """Applies the policy for clients that must not count.
+
+    A client whose update holds NaN or infinity is excluded: a zero update of
+    weight zero. So is a client without examples, under uniform weights too.
+
+    Args:
+      update: The client's update, a structure of float tensors.
+      weight: Its aggregation weight, float32 [].
+      num_examples: Examples that the client processed, int64 [].
+      *also_finite: Further structures whose tensors must be finite.
+
+    Returns:
+      The update and the weight to report, whether the client counts (bool []),
+      and `num_non_finite_clients` and `num_empty_clients` of this one client
+      (int32 [], to be summed).
+    """
+    finite = all_finite([update, *also_finite])
+    empty = tf.equal(num_examples, 0)
+    keep = tf.logical_and(finite, tf.logical_not(empty))
+    counts = collections.OrderedDict(
+        num_non_finite_clients=tf.cast(tf.logical_not(finite), tf.int32),
+        num_empty_clients=tf.cast(empty, tf.int32),
+    )
+    return zero_unless(keep, update), zero_unless(keep, weight), keep, counts

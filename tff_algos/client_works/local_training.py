@@ -1,0 +1,207 @@
+"""Local training: a client's batches, one optimizer step each.
+
+The client work of FedAvg and everything that differs from it by a term in the
+gradient (FedProx). The update is `initial weights - trained weights`, TFF's
+model delta, so that a server optimizer can take it for a gradient.
+"""
+
+import collections
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
+
+
+@attrs.frozen
+class TrainingState:
+    """What the loop over a client's batches carries."""
+
+    weights: Weights
+    optimizer_state: object
+    metrics: object
+    num_examples: tf.Tensor  # int64 []
+
+
+def proximal_gradients(
+    gradients: Tensors, weights: Tensors, anchor: Tensors, strength: float
+) -> Tensors:
+    """Adds the gradient of `strength/2 * ||weights - anchor||^2`."""
+    return tuple(
+        gradient + tf.constant(strength, gradient.dtype) * (weight - center)
+        for gradient, weight, center in zip(gradients, weights, anchor, strict=True)
+    )
+
+
+def scale_learning_rate(
+    optimizer: tff.learning.optimizers.Optimizer, state: object, factor: tf.Tensor
+) -> object:
+    """Returns the optimizer's `state` with its learning rate times `factor`."""
+    hparams = optimizer.get_hparams(state)
+    key = tff.learning.optimizers.LEARNING_RATE_KEY
+    learning_rate = tf.convert_to_tensor(hparams[key])
+    scaled = collections.OrderedDict(hparams)
+    scaled[key] = learning_rate * tf.cast(factor, learning_rate.dtype)
+    return optimizer.set_hparams(state, scaled)
+
+
+def initialize_optimizer(
+    optimizer: tff.learning.optimizers.Optimizer, trainable: Tensors
+) -> object:
+    """Returns a fresh optimizer state for weights like `trainable`."""
+    specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in trainable)
+    return optimizer.initialize(specs)
+
+
+def train(
+    model: LocalModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    initial_weights: Weights,
+    optimizer_state: object,
+    dataset: tf.data.Dataset,
+    proximal_strength: float = 0.0,
+) -> TrainingState:
+    """Takes one optimizer step per batch of `dataset`, from `initial_weights`."""
+
+    def step(state: TrainingState, batch) -> TrainingState:
+        result = model.loss_gradients(state.weights, state.metrics, batch)
+        gradients = result.gradients
+        # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
+        if proximal_strength:
+            gradients = proximal_gradients(
+                gradients,
+                state.weights.trainable,
+                initial_weights.trainable,
+                proximal_strength,
+            )
+        new_optimizer_state, trainable = optimizer.next(
+            state.optimizer_state, state.weights.trainable, gradients
+        )
+        return TrainingState(
+            Weights(trainable, result.non_trainable),
+            new_optimizer_state,
+            result.metrics,
+            state.num_examples + result.num_examples,
+        )
+
+    return dataset.reduce(
+        TrainingState(
+            initial_weights,
+            optimizer_state,
+            model.initial_metrics(),
+            tf.constant(0, tf.int64),
+        ),
+        step,
+    )
+
+
+def build_local_training_client_work(
+    model: ModelOrFn,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    proximal_strength: float = 0.0,
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the client work that trains on each client's batches.
+
+    The state is the round, `int32@SERVER`. The optimizer starts afresh on every
+    client in every round. Clients without examples and clients whose update is
+    not finite are excluded and counted.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      optimizer: The client optimizer.
+      client_weighting: Whether clients weigh by the examples they processed or
+        all alike.
+      proximal_strength: mu of FedProx, loss per squared weight, >= 0; 0 is FedAvg.
+      learning_rate_decay: The client learning rate in round t is its initial
+        value times this to the power t; in (0, 1].
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+
+    Returns:
+      A process whose `next` maps `<int32@SERVER, {ModelWeights}@CLIENTS,
+      {B*}@CLIENTS>` to client results of type `<update=trainable weights,
+      update_weight=float32>@CLIENTS` and the measurements
+      `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`.
+    """
+    weights_type = local_model.weights_type(model)
+    data_type = local_model.data_type(model)
+    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value(0, tff.SERVER)
+
+    @tff.tensorflow.computation(np.int32, weights_type, data_type)
+    def client_update(round_num, server_weights, dataset):
+        view = local_model.create(model)
+
+        @tf.function
+        def update(round_num, server_weights, dataset):
+            initial = local_model.flatten(server_weights)
+            optimizer_state = initialize_optimizer(optimizer, initial.trainable)
+            if learning_rate_decay != 1.0:
+                factor = tf.pow(learning_rate_decay, tf.cast(round_num, tf.float32))
+                optimizer_state = scale_learning_rate(
+                    optimizer, optimizer_state, factor
+                )
+            final = train(
+                view, optimizer, initial, optimizer_state, dataset, proximal_strength
+            )
+            delta = tf.nest.map_structure(
+                tf.subtract, initial.trainable, final.weights.trainable
+            )
+            weight = local_model.client_weight(client_weighting, final.num_examples)
+            delta, weight, keep, counts = local_model.exclude_invalid(
+                delta, weight, final.num_examples
+            )
+            result = tff.learning.templates.ClientResult(
+                update=tf.nest.pack_sequence_as(server_weights.trainable, delta),
+                update_weight=weight,
+            )
+            return result, view.unfinalized_metrics(final.metrics, keep), counts
+
+        return update(round_num, server_weights, dataset)
+
+    @tff.tensorflow.computation(np.int32)
+    def next_round(round_num):
+        return round_num + 1
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(round_num, weights, client_data):
+        result, metrics, counts = tff.federated_map(
+            client_update, (tff.federated_broadcast(round_num), weights, client_data)
+        )
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_map(next_round, round_num),
+            result,
+            measurements(aggregate_metrics(metrics), counts),
+        )
+
+    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
+
+
+def measurements(train_metrics, counts):
+    """Zips train metrics and summed exclusion counts at the server."""
+    return tff.federated_zip(
+        collections.OrderedDict(
+            train=train_metrics,
+            num_non_finite_clients=tff.federated_sum(counts["num_non_finite_clients"]),
+            num_empty_clients=tff.federated_sum(counts["num_empty_clients"]),
+        )
+    )

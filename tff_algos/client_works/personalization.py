@@ -1,0 +1,165 @@
+"""Personalization evaluation: fine-tune on held-out clients, report accuracy.
+
+Jiang, Konecny, Rush, Kannan: "Improving Federated Learning Personalization via
+Model Agnostic Meta Learning", 2019, arXiv 1909.12488. Nothing but metrics leaves
+a client.
+"""
+
+import collections
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import ModelOrFn, VariableLocalModel
+from tff_algos.client_works.local_training import initialize_optimizer, train
+from tff_algos.client_works.variable_model import FunctionalVariableModel
+
+BASELINE = "baseline_metrics"
+PERSONALIZED = "personalized_metrics"
+_SHUFFLE_BUFFER = 10_000  # elements; more than any client of the tasks holds
+
+
+def _evaluate(
+    model: tff.learning.models.VariableModel, batches: tf.data.Dataset
+) -> collections.OrderedDict[str, tf.Tensor]:
+    """Returns the model's finalized metrics on `batches`."""
+    model.reset_metrics()
+    for batch in batches:
+        model.forward_pass(batch, training=False)
+    unfinalized = model.report_local_unfinalized_metrics()
+    finalizers = model.metric_finalizers()
+    return collections.OrderedDict(
+        (name, finalizers[name](value)) for name, value in unfinalized.items()
+    )
+
+
+def build_personalize_fn(
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    num_epochs: int,
+    batch_size: int,
+    eval_batch_size: int = 100,
+    seed: int = 0,
+):
+    """Builds a strategy for `build_personalization_eval_computation`.
+
+    Args:
+      optimizer: The client optimizer; its state goes on through the epochs.
+      num_epochs: P, >= 0.
+      batch_size: Examples per training batch, >= 1.
+      eval_batch_size: Examples per batch of an evaluation, >= 1.
+      seed: Decides the order of the training examples.
+
+    Returns:
+      A no-argument function that returns a `tf.function` of the model, the
+      unbatched training data and the unbatched test data, which gives each
+      metric of the model after epochs 0, 1, ..., P: tensors of shape [P + 1].
+    """
+
+    def build():
+        @tf.function
+        def personalize(model, train_data, test_data):
+            view = VariableLocalModel(model)
+            shuffled = train_data.shuffle(_SHUFFLE_BUFFER, seed=seed)
+            train_batches = shuffled.batch(batch_size)
+            test_batches = test_data.batch(eval_batch_size)
+            weights = view.read_weights()
+            optimizer_state = initialize_optimizer(optimizer, weights.trainable)
+            first = _evaluate(model, test_batches)
+            curves = collections.OrderedDict(
+                (
+                    name,
+                    tf.TensorArray(
+                        value.dtype,
+                        size=num_epochs + 1,
+                        element_shape=value.shape,
+                        clear_after_read=False,
+                    ).write(0, value),
+                )
+                for name, value in first.items()
+            )
+            for epoch in tf.range(num_epochs):
+                final = train(view, optimizer, weights, optimizer_state, train_batches)
+                weights, optimizer_state = final.weights, final.optimizer_state
+                view.assign_weights(weights)
+                metrics = _evaluate(model, test_batches)
+                curves = collections.OrderedDict(
+                    (name, curve.write(epoch + 1, metrics[name]))
+                    for name, curve in curves.items()
+                )
+            return collections.OrderedDict(
+                (name, curve.stack()) for name, curve in curves.items()
+            )
+
+        return personalize
+
+    return build
+
+
+def build_personalization_eval(
+    model_fn: ModelOrFn,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    num_epochs: int = 10,
+    batch_size: int = 20,
+    eval_batch_size: int = 100,
+    max_num_clients: int = 100,
+    seed: int = 0,
+) -> tff.Computation:
+    """Builds the personalization evaluation of the paper's third step.
+
+    Args:
+      model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      optimizer: The client optimizer of training.
+      num_epochs: P, the epochs of fine-tuning, >= 0.
+      batch_size: Examples per training batch, >= 1.
+      eval_batch_size: Examples per batch of an evaluation, >= 1.
+      max_num_clients: The metrics of at most so many clients are returned, >= 1.
+      seed: Decides the order of the training examples.
+
+    Returns:
+      A computation `(<M@SERVER, {<train_data=E*, test_data=E*>}@CLIENTS> ->
+      metrics@SERVER)`, M the model's weights and E one example, unbatched. The
+      metrics are `baseline_metrics`, each metric of the model before, of shape
+      [clients], and `personalized_metrics`, each of shape [clients, P + 1], of
+      which entry p is after p epochs. As many as `max_num_clients` clients
+      appear in the order in which they were given.
+
+    Raises:
+      ValueError: If an argument is out of range.
+    """
+    for name, value, least in (
+        ("num_epochs", num_epochs, 0),
+        ("batch_size", batch_size, 1),
+        ("eval_batch_size", eval_batch_size, 1),
+        ("max_num_clients", max_num_clients, 1),
+    ):
+        if value < least:
+            raise ValueError(f"{name}={value} is not valid: expected >= {least}.")
+    if local_model.is_functional(model_fn):
+        functional = model_fn
+
+        def model_fn():
+            return FunctionalVariableModel(functional)
+
+    @tf.function
+    def evaluate(model, test_data):
+        return _evaluate(model, test_data.batch(eval_batch_size))
+
+    strategy = build_personalize_fn(
+        optimizer,
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+        eval_batch_size=eval_batch_size,
+        seed=seed,
+    )
+    return tff.learning.algorithms.build_personalization_eval_computation(
+        model_fn,
+        collections.OrderedDict([(PERSONALIZED, strategy)]),
+        evaluate,
+        max_num_clients,
+    )

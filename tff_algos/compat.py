@@ -1,0 +1,148 @@
+"""Makes TensorFlow Federated 0.87.0 import on today's TensorFlow and Python.
+
+TensorFlow Federated (TFF) is built on Keras 2, which is the package `tf-keras`
+since TensorFlow 2.16, and it imports `tensorflow_privacy`, whose estimators
+need the discontinued package `tensorflow_estimator`. Importing this module
+before TensorFlow settles both; `tff_algos/__init__.py` imports it first.
+"""
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+
+SUPPORTED_PYTHON = ((3, 11), (3, 13))
+TFF_VERSION = "0.87.0"
+
+# Packages that TFF's dependencies import and that nothing in TFF uses.
+_UNUSED_PACKAGES = ("tensorflow_estimator", "tensorflow_privacy.privacy.estimators")
+
+
+class UnsupportedEnvironmentError(ImportError):
+    """The Python or the packages at hand cannot run TFF; says what can."""
+
+
+class _Anything:
+    """Stands for every class of an unused package, so that it can be subclassed."""
+
+
+class _UnusedModule(types.ModuleType):
+    """A module whose every public name is `_Anything`."""
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+class _UnusedPackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers imports of `_UNUSED_PACKAGES` with empty modules."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if any(
+            fullname == package or fullname.startswith(package + ".")
+            for package in _UNUSED_PACKAGES
+        ):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return _UnusedModule(spec.name)
+
+    def exec_module(self, module):
+        module.__path__ = []
+
+
+def _check_python(version: tuple[int, int]) -> None:
+    oldest, newest = SUPPORTED_PYTHON
+    if not oldest <= version <= newest:
+        raise UnsupportedEnvironmentError(
+            f"tff_algos needs Python {_dotted(oldest)} to {_dotted(newest)}, "
+            f"found Python {_dotted(version)}."
+        )
+
+
+def _check_tff(version: str | None) -> None:
+    if version != TFF_VERSION:
+        found = f"found {version}" if version else "found none"
+        raise UnsupportedEnvironmentError(
+            f"tff_algos needs tensorflow-federated=={TFF_VERSION}, {found}: "
+            "pip install --no-deps -r requirements.txt"
+        )
+
+
+def _check_keras() -> None:
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return
+    package = tensorflow.keras.Model.__module__.partition(".")[0]
+    if package != "tf_keras":
+        raise UnsupportedEnvironmentError(
+            f"tensorflow already uses Keras 3 (package {package!r}) and TFF needs "
+            "tf-keras: import tff_algos before tensorflow, or set "
+            "TF_USE_LEGACY_KERAS=1 in the environment."
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _native_stderr_held_back() -> Iterator[None]:
+    """Keeps what C++ writes to standard error, and shows it only on failure."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held_back, os.fdopen(stderr, "wb") as shown:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held_back.seek(0)
+            shutil.copyfileobj(held_back, shown)
+            raise
+        finally:
+            os.dup2(stderr, 2)
+
+
+def _import_tensorflow() -> None:
+    """Imports TensorFlow as quietly as TF_CPP_MIN_LOG_LEVEL asks.
+
+    TensorFlow 2.21 heeds that variable only once it has been imported.
+    """
+    quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") != "0"
+    with _native_stderr_held_back() if quiet else contextlib.nullcontext():
+        importlib.import_module("tensorflow")
+
+
+def install() -> None:
+    """Prepares this process for `import tensorflow_federated`; idempotent.
+
+    Raises:
+      UnsupportedEnvironmentError: If Python or TFF has another version than the
+        supported ones, or TensorFlow was already imported with Keras 3.
+    """
+    _check_python(sys.version_info[:2])
+    _check_tff(_installed_version("tensorflow-federated"))
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    _check_keras()
+    if not any(isinstance(finder, _UnusedPackageFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _UnusedPackageFinder())
+    _import_tensorflow()
+
+
+install()

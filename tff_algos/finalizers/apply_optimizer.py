@@ -1,0 +1,41 @@
+"""A server optimizer's step, with the measurements that every process returns."""
+
+import collections
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def _reject_non_finite(state, update):
+    del state
+    norm = tf.linalg.global_norm(tf.nest.flatten(update))
+    reject = tf.logical_not(tf.math.is_finite(norm))
+    measurements = collections.OrderedDict(
+        num_rejected_rounds=tf.cast(reject, tf.int32),
+        update_norm=tf.cast(norm, tf.float32),
+    )
+    return reject, measurements
+
+
+def build_apply_optimizer_finalizer(
+    server_optimizer: tff.learning.optimizers.Optimizer, weights_type: tff.Type
+) -> tff.learning.templates.FinalizerProcess:
+    """Builds the finalizer that takes the aggregate for a gradient.
+
+    A round whose aggregate is not finite (no client counted, or it overflowed)
+    is rejected: weights and optimizer state stay as they were.
+
+    Args:
+      server_optimizer: The server optimizer.
+      weights_type: The type of `tff.learning.models.ModelWeights`.
+
+    Returns:
+      A process with the optimizer's state, whose measurements are
+      `num_rejected_rounds` (int32, 0 or 1) and `update_norm` (float32, the L2
+      norm of the aggregate over all trainable scalars).
+    """
+    return tff.learning.templates.build_apply_optimizer_finalizer(
+        server_optimizer, weights_type, should_reject_update=_reject_non_finite
+    )

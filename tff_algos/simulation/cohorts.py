@@ -1,0 +1,97 @@
+"""Which clients take part in a round, and with which batches.
+
+Everything here is a function of the seed and the round, so that a resumed run
+sees what an uninterrupted one would have seen.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+
+from tff_algos.simulation.batching import (
+    BatchSpec,
+    Examples,
+    batch_examples,
+    derive_seed,
+)
+from tff_algos.simulation.errors import CohortSizeError
+from tff_algos.simulation.stage import Stage
+from tff_algos.simulation.task import Task
+
+
+def check_cohort_size(client_ids: Sequence[str], size: int) -> None:
+    """Raises `CohortSizeError` if there are fewer than `size` clients."""
+    if size > len(client_ids):
+        raise CohortSizeError(
+            f"--clients_per_round={size} is more than the {len(client_ids)} clients "
+            "that train."
+        )
+
+
+def sample_cohort(
+    client_ids: Sequence[str], size: int, seed: int, round_num: int
+) -> list[str]:
+    """Samples `size` clients, uniformly and without replacement.
+
+    Raises:
+      CohortSizeError: If there are fewer than `size` clients.
+    """
+    check_cohort_size(client_ids, size)
+    generator = np.random.default_rng(derive_seed(seed, "cohort", round_num))
+    chosen = generator.choice(len(client_ids), size=size, replace=False)
+    return [client_ids[index] for index in chosen]
+
+
+@functools.lru_cache(maxsize=1)
+def _pooled_examples(task: Task) -> Examples:
+    parts = [task.examples(client_id, "train") for client_id in task.train_client_ids]
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+
+def pooled_batches(
+    task: Task, spec: BatchSpec, seed: int, round_num: int
+) -> tf.data.Dataset:
+    """Returns `spec.num_steps` batches of the pooled training examples.
+
+    Within a round no example comes twice before each has come once. The pooled
+    examples stay in memory.
+    """
+    x, y = _pooled_examples(task)
+    generator = np.random.default_rng(derive_seed(seed, "pooled", round_num))
+    wanted = spec.batch_size * spec.num_steps
+    passes = -(-wanted // len(x))
+    order = np.concatenate([generator.permutation(len(x)) for _ in range(passes)])
+    chosen = order[:wanted]
+    return batch_examples((x[chosen], y[chosen]), attrs.evolve(spec, shuffle=False), 0)
+
+
+def cohort_datasets(
+    stage: Stage, task: Task, seed: int, round_num: int
+) -> list[tf.data.Dataset]:
+    """Returns the batches of every client that takes part in a round.
+
+    Args:
+      stage: Cohort size and batches.
+      task: The clients.
+      seed: The run's seed.
+      round_num: The round, counted over all stages.
+
+    Raises:
+      CohortSizeError: If the task has fewer training clients than the cohort.
+    """
+    if stage.clients_per_round is None:
+        return [pooled_batches(task, stage.batches, seed, round_num)]
+    cohort = sample_cohort(
+        task.train_client_ids, stage.clients_per_round, seed, round_num
+    )
+    round_seed = derive_seed(seed, "round", round_num)
+    return [
+        task.client_dataset(client_id, "train", stage.batches, round_seed)
+        for client_id in cohort
+    ]

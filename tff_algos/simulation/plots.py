@@ -1,0 +1,150 @@
+"""Plots of a finished run, drawn from what it wrote and returned."""
+
+import itertools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.figure
+import numpy as np
+
+from tff_algos.simulation.evaluation import ClientResult
+from tff_algos.simulation.metrics import ROUND
+
+_SIZE = (6.4, 4.0)  # inches
+_INITIAL, _PERSONALIZED = "tab:blue", "tab:orange"
+
+
+def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
+    points = [(row[ROUND], row[name]) for row in rows if name in row]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def plot_learning_curves(
+    rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
+) -> None:
+    """Draws loss and accuracy by round, training and held-out, stages marked."""
+    figure = matplotlib.figure.Figure(figsize=(2 * _SIZE[0], _SIZE[1]))
+    axes = figure.subplots(1, 2)
+    for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
+        for kind, label in (
+            ("train", "training clients"),
+            ("eval", "held-out clients"),
+        ):
+            rounds, values = _series(rows, f"{kind}/{metric}")
+            marker = "o" if kind == "eval" or len(rounds) == 1 else None
+            axis.plot(rounds, values, marker=marker, markersize=3, label=label)
+        axis.set_xlabel("round")
+        axis.set_ylabel(metric)
+        axis.grid(alpha=0.3)
+        for before, after in itertools.pairwise(rows):
+            if before.get("stage") != after.get("stage"):
+                axis.axvline(before[ROUND] + 0.5, color="gray", linestyle="--")
+                axis.annotate(
+                    f" {after['stage']}",
+                    (before[ROUND] + 0.5, 0.02),
+                    xycoords=("data", "axes fraction"),
+                    color="gray",
+                )
+    axes[1].legend()
+    figure.suptitle(title)
+    _save(figure, path)
+
+
+def plot_personalization_by_client(
+    results: Sequence[ClientResult], title: str, path: pathlib.Path
+) -> None:
+    """Draws each client's personalized against its initial accuracy."""
+    figure = matplotlib.figure.Figure(figsize=(4.8, 4.8))
+    axis = figure.subplots()
+    initial = np.array([result.accuracy[0] for result in results])
+    final = np.array([result.accuracy[-1] for result in results])
+    sizes = [10 + 60 * r.num_train_examples / _most(results) for r in results]
+    axis.scatter(initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED)
+    low = max(0.0, min(initial.min(), final.min()) - 0.05)
+    axis.plot([low, 1], [low, 1], color="gray", linestyle="--", linewidth=1)
+    better = np.mean(final > initial)
+    axis.set_xlabel("initial accuracy")
+    axis.set_ylabel("personalized accuracy")
+    axis.set_title(f"{title}\n{100 * better:.0f}% of clients gain (area: examples)")
+    axis.set_aspect("equal")
+    axis.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def _most(results: Sequence[ClientResult]) -> int:
+    return max(1, *(result.num_train_examples for result in results))
+
+
+def plot_personalization_by_epoch(
+    results: Sequence[ClientResult], title: str, path: pathlib.Path
+) -> None:
+    """Draws mean accuracy over clients by personalization epoch, and its spread."""
+    accuracy = np.array([result.accuracy for result in results])
+    epochs = np.arange(accuracy.shape[1])
+    mean = accuracy.mean(axis=0)
+    low, high = np.percentile(accuracy, [10, 90], axis=0)
+    figure = matplotlib.figure.Figure(figsize=_SIZE)
+    axis = figure.subplots()
+    axis.fill_between(
+        epochs,
+        low,
+        high,
+        alpha=0.2,
+        color=_PERSONALIZED,
+        label="10th to 90th percentile",
+    )
+    axis.plot(epochs, mean, marker="o", color=_PERSONALIZED, label="mean over clients")
+    axis.set_xlabel("personalization epoch")
+    axis.set_ylabel("accuracy on the client's test examples")
+    axis.set_title(title)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")
+    _save(figure, path)
+
+
+def plot_accuracy_distribution(
+    results: Sequence[ClientResult], title: str, path: pathlib.Path
+) -> None:
+    """Draws how accuracy is distributed over clients, before and after."""
+    figure = matplotlib.figure.Figure(figsize=_SIZE)
+    axis = figure.subplots()
+    bins = np.linspace(0, 1, 21)
+    initial = [result.accuracy[0] for result in results]
+    axis.hist(initial, bins, alpha=0.6, color=_INITIAL, label="initial")
+    if len(results[0].accuracy) > 1:
+        final = [result.accuracy[-1] for result in results]
+        axis.hist(final, bins, alpha=0.6, color=_PERSONALIZED, label="personalized")
+    axis.set_xlabel("accuracy on the client's test examples")
+    axis.set_ylabel("clients")
+    axis.set_title(title)
+    axis.legend(loc="upper left")
+    _save(figure, path)
+
+
+def draw_all(
+    rows: Sequence[Mapping[str, Any]],
+    results: Sequence[ClientResult],
+    title: str,
+    directory: pathlib.Path,
+) -> None:
+    """Draws every plot that the run has data for into `directory`."""
+    directory.mkdir(exist_ok=True)
+    if rows:
+        plot_learning_curves(rows, title, directory / "learning_curves.png")
+    tested = [result for result in results if result.num_test_examples]
+    if not tested:
+        return
+    plot_accuracy_distribution(tested, title, directory / "accuracy_distribution.png")
+    if len(tested[0].accuracy) > 1:
+        plot_personalization_by_client(
+            tested, title, directory / "personalization_by_client.png"
+        )
+        plot_personalization_by_epoch(
+            tested, title, directory / "personalization_by_epoch.png"
+        )

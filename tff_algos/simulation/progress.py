@@ -1,0 +1,87 @@
+"""What a person sees while a run goes on."""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import tqdm
+
+_SHOWN = {
+    "train/loss": "loss",
+    "train/accuracy": "accuracy",
+    "eval/accuracy": "held-out accuracy",
+}
+
+
+class Progress:
+    """A bar on a terminal, a line per step elsewhere; a context manager.
+
+    Args:
+      total: Steps in all.
+      done: Steps done before (a resumed run).
+      unit: The name of a step.
+      stream: Where it is shown; standard error by default.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        done: int = 0,
+        unit: str = "round",
+        stream: TextIO | None = None,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._total, self._done, self._first = total, done, done
+        self._unit = unit
+        self._start = time.monotonic()
+        self._bar = None
+        if self._stream.isatty():
+            self._bar = tqdm.tqdm(
+                total=total, initial=done, unit=unit, file=self._stream
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, title: str, metrics: Mapping[str, Any], steps: int = 1) -> None:
+        """Shows that `steps` more are done, with those metrics that people watch."""
+        self._done += steps
+        shown = {
+            label: f"{float(metrics[name]):.4f}"
+            for name, label in _SHOWN.items()
+            if name in metrics
+        }
+        if self._bar is not None:
+            self._bar.set_description(title)
+            self._bar.set_postfix(shown)
+            self._bar.update(steps)
+            return
+        elapsed = time.monotonic() - self._start
+        rate = (self._done - self._first) / max(elapsed, 1e-9)
+        remaining = (self._total - self._done) / rate
+        words = [
+            f"{title}: {self._unit} {self._done}/{self._total}",
+            *(f"{label} {value}" for label, value in shown.items()),
+            f"{rate:.3g} {self._unit}s/s",
+            f"ETA {_clock(remaining)}",
+        ]
+        print("  ".join(words), file=self._stream, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    )

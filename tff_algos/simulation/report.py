@@ -1,0 +1,78 @@
+"""What is printed: the table of a finished run, the list of what there is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def text_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Returns rows of words as aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def results_table(title: str, summary: Mapping[str, Any]) -> str:
+    """Returns the table that ends a run, from its summary."""
+    rows = [("rounds", str(summary["rounds"]))]
+    final = summary["final_metrics"]
+    for name, label in (
+        ("train/loss", "training loss, last round"),
+        ("train/accuracy", "training accuracy, last round"),
+        ("eval/accuracy", "held-out accuracy, all examples"),
+    ):
+        if name in final:
+            value = float(final[name])
+            shown = _percent(value) if name.endswith("accuracy") else f"{value:.4f}"
+            rows.append((label, shown))
+    people = summary["personalization"]
+    if people["num_clients"]:
+        clients = f"{people['num_clients']} of {summary['heldout_clients']}"
+        rows.append(("held-out clients evaluated", clients))
+        kinds = ["initial"]
+        if len(people["accuracy_by_epoch"]) > 1:
+            kinds.append("personalized")
+        for kind in kinds:
+            mean, std = people[f"{kind}_accuracy"], people[f"{kind}_accuracy_std"]
+            rows.append(
+                (
+                    f"{kind} accuracy, mean (std) over clients",
+                    f"{_percent(mean)} ({_percent(std)})",
+                )
+            )
+    for name, count in summary["excluded"].items():
+        if count:
+            rows.append((name.replace("_", " "), str(count)))
+    if summary["rounds_per_second"]:
+        rows.append(("rounds per second", f"{summary['rounds_per_second']:.3g}"))
+    memory = summary["peak_memory_mb"]
+    rows.append(
+        (
+            "peak memory",
+            f"{memory['python']} MB, runtime {memory['runtime_processes']} MB",
+        )
+    )
+    return f"\n{title}\n{text_table(rows)}"
+
+
+def catalogue(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
+    """Returns the list of algorithms and tasks."""
+    algorithm_rows = [(a.name, a.summary) for a in algorithms]
+    task_rows = [(t.name, t.summary) for t in tasks]
+    return (
+        f"Algorithms (--algo)\n{text_table(algorithm_rows)}\n\n"
+        f"Tasks (--task)\n{text_table(task_rows)}\n\n"
+        "--helpshort shows every flag and, in brackets, which of them use it."
+    )
+
+
+def markdown_table(algorithms: Iterable[Any]) -> str:
+    """Returns the README's table of algorithms."""
+    lines = ["| `--algo` | algorithm | what it does | source |", "|---|---|---|---|"]
+    lines += [
+        f"| `{a.name}` | {a.title} | {a.summary} | {a.paper} |" for a in algorithms
+    ]
+    return "\n".join(lines)

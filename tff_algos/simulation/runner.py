@@ -1,0 +1,400 @@
+"""Runs the stages of an algorithm on a task, and leaves a results folder.
+
+Knows no algorithm by name: it drives any `tff.learning` process, ours or TFF's.
+"""
+
+import contextlib
+import csv
+import pathlib
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.hyperparameters import (
+    AT_LEAST_ONE,
+    NON_NEGATIVE,
+    POSITIVE,
+    choice,
+    hparam,
+)
+from tff_algos.simulation import checkpoints, cohorts, evaluation, files, plots
+from tff_algos.simulation.errors import OutputError, ResumeError
+from tff_algos.simulation.metrics import (
+    ROUND,
+    MetricsLog,
+    flatten_metrics,
+    read_rows,
+    rounds_to_target,
+)
+from tff_algos.simulation.progress import Progress
+from tff_algos.simulation.stage import Stage
+from tff_algos.simulation.stopping import StopOnSignal
+from tff_algos.simulation.task import Task
+
+TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How a run is run and evaluated, whatever its algorithm and task."""
+
+    seed: int = hparam(
+        0, int, NON_NEGATIVE, "decides initial weights, cohorts and orders"
+    )
+    rounds_per_eval: int = hparam(
+        5, int, NON_NEGATIVE, "rounds between evaluations; 0 for none"
+    )
+    rounds_per_checkpoint: int = hparam(
+        10, int, AT_LEAST_ONE, "rounds between checkpoints"
+    )
+    eval_clients: int = hparam(
+        20, int, NON_NEGATIVE, "held-out clients that are evaluated; 0 for all"
+    )
+    personalization_epochs: int = hparam(
+        10, int, NON_NEGATIVE, "epochs of fine-tuning on each held-out client", "P"
+    )
+    personalization_batch_size: int = hparam(
+        20, int, AT_LEAST_ONE, "examples per batch of fine-tuning"
+    )
+    personalization_learning_rate: float | None = hparam(
+        None, float, POSITIVE, "learning rate of fine-tuning (the clients')"
+    )
+    personalization_optimizer: str | None = choice(
+        None, ("sgd", "adam"), "optimizer of fine-tuning (the clients')"
+    )
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """All that a run is.
+
+    Attributes:
+      title: What the plots and the table are headed with.
+      stages: The stages, in order.
+      task: The task.
+      output_dir: Where results go; made where it is missing.
+      hyperparameters: All that decides the run's numbers, by flag name; a run
+        resumes only with the same.
+      config: What else `config.json` shall hold.
+      personalization_optimizer: Fine-tunes the model on held-out clients.
+      options: How it is run and evaluated.
+      resume: Whether to go on with the run in `output_dir`, if there is one.
+    """
+
+    title: str
+    stages: Sequence[Stage]
+    task: Task
+    output_dir: pathlib.Path = attrs.field(converter=pathlib.Path)
+    hyperparameters: Mapping[str, Any]
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    personalization_optimizer: tff.learning.optimizers.Optimizer
+    options: RunOptions = RunOptions()
+    resume: bool = True
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds of all stages."""
+        return sum(stage.num_rounds for stage in self.stages)
+
+    def eval_client_ids(self) -> list[str]:
+        """Returns the held-out clients that are evaluated."""
+        return evaluation.choose_clients(
+            self.task.heldout_client_ids, self.options.eval_clients, self.options.seed
+        )
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+      summary: What `summary.json` holds; None if the run was stopped.
+      stopped_by: The signal that stopped it, or None.
+      rounds_done: Rounds that are done and saved.
+    """
+
+    summary: Mapping[str, Any] | None
+    stopped_by: int | None
+    rounds_done: int
+
+
+@contextlib.contextmanager
+def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Turns failures to write into one line that names the folder."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        if isinstance(error, tf.errors.OpError):
+            # The first line, without the op's "{{node ...}}".
+            reason = error.message.partition("\n")[0].rpartition("}} ")[2]
+        else:
+            reason = error.strerror or str(error)
+        raise OutputError(
+            f"--output_dir={directory} cannot be written: {reason}. What was saved "
+            "before is whole; run again to resume once that is mended."
+        ) from error
+
+
+def _stage_of_round(stages: Sequence[Stage], round_num: int) -> int:
+    """Returns the index of the stage that round `round_num` (from 1) belongs to."""
+    last = 0
+    for index, stage in enumerate(stages):
+        last += stage.num_rounds
+        if round_num <= last:
+            return index
+    raise ValueError(f"round {round_num} is beyond the last, {last}.")
+
+
+class _Training:
+    """The rounds of a run."""
+
+    def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
+        self._spec = spec
+        self._stop = stop
+        self._log = MetricsLog(spec.output_dir)
+        self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
+        self.rounds_done, self._stage_index, self._state = self._restore()
+        self._saved = self.rounds_done
+        self.peak_worker_memory = 0
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model's weights as they are now."""
+        process = self._spec.stages[self._stage_index].process
+        return process.get_model_weights(self._state)
+
+    def _restore(self):
+        stages = self._spec.stages
+        for rounds_done in reversed(self._checkpoints.rounds()):
+            if rounds_done > self._spec.total_rounds:
+                raise ResumeError(
+                    f"{self._spec.output_dir} holds {rounds_done} rounds, more than "
+                    f"--total_rounds={self._spec.total_rounds}."
+                )
+            index = _stage_of_round(stages, rounds_done)
+            template = stages[index].process.initialize()
+            return rounds_done, index, self._checkpoints.load(rounds_done, template)
+        return 0, 0, stages[0].process.initialize()
+
+    def save(self) -> None:
+        """Saves the state after the last round that is done."""
+        if self.rounds_done > self._saved:
+            self._checkpoints.save(self.rounds_done, self._state)
+            self._saved = self.rounds_done
+
+    def _enter_stage(self, index: int) -> None:
+        """Carries the model's weights, and nothing else, to another stage."""
+        weights = self.weights
+        process = self._spec.stages[index].process
+        self._state = process.set_model_weights(process.initialize(), weights)
+        self._stage_index = index
+
+    def _round(self, round_num: int) -> dict[str, Any]:
+        """Runs one round and returns its metrics."""
+        spec = self._spec
+        index = _stage_of_round(spec.stages, round_num)
+        if index != self._stage_index:
+            self._enter_stage(index)
+        stage = spec.stages[index]
+        start = time.monotonic()
+        datasets = cohorts.cohort_datasets(
+            stage, spec.task, spec.options.seed, round_num
+        )
+        output = stage.process.next(self._state, datasets)
+        seconds = time.monotonic() - start
+        self._state = output.state
+        self.rounds_done = round_num
+        row = {"stage": stage.name, "seconds": round(seconds, 4)}
+        return row | flatten_metrics(output.metrics)
+
+    def _is_due(self, every: int) -> bool:
+        if every == 0:
+            return False
+        return self.rounds_done % every == 0 or self.rounds_done == (
+            self._spec.total_rounds
+        )
+
+    def run(self) -> None:
+        """Runs the rounds that are left, until the last or a signal to stop."""
+        spec = self._spec
+        if self.rounds_done == spec.total_rounds:
+            return
+        evaluate = None
+        if spec.options.rounds_per_eval:
+            evaluate = evaluation.build_evaluate_fn(spec.task, spec.eval_client_ids())
+        with Progress(spec.total_rounds, self.rounds_done) as progress:
+            while self.rounds_done < spec.total_rounds and self._stop.received is None:
+                try:
+                    row = self._round(self.rounds_done + 1)
+                except Exception:
+                    # Ctrl-C also reaches whatever the runtime runs on.
+                    if self._stop.received is not None:
+                        return
+                    raise
+                if evaluate is not None and self._is_due(spec.options.rounds_per_eval):
+                    row |= flatten_metrics(evaluate(self.weights), "eval/")
+                with _naming_output_errors(spec.output_dir):
+                    self._log.write(self.rounds_done, row)
+                    if self._is_due(spec.options.rounds_per_checkpoint):
+                        self.save()
+                self.peak_worker_memory = max(self.peak_worker_memory, _child_memory())
+                progress.advance(row["stage"], row)
+
+
+def _child_memory() -> int:
+    """Returns the memory of the runtime's own processes, bytes."""
+    total = 0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += child.memory_info().rss
+    return total
+
+
+def _personalize(
+    spec: RunSpec, weights: Any, stop: StopOnSignal
+) -> list[evaluation.ClientResult] | None:
+    """Evaluates held-out clients; None if it was stopped."""
+    client_ids = spec.eval_client_ids()
+    results = []
+    with Progress(len(client_ids), unit="client") as progress:
+        for group in evaluation.personalize(
+            spec.task,
+            weights,
+            client_ids,
+            spec.personalization_optimizer,
+            num_epochs=spec.options.personalization_epochs,
+            batch_size=spec.options.personalization_batch_size,
+            seed=spec.options.seed,
+        ):
+            results += group
+            progress.advance("personalization", {}, steps=len(group))
+            if stop.received is not None:
+                return None
+    return results
+
+
+def _write_clients(
+    path: pathlib.Path, results: Sequence[evaluation.ClientResult]
+) -> None:
+    """Writes one row per held-out client."""
+    num_epochs = len(results[0].accuracy) if results else 0
+    curves = [
+        f"{name}_after_{epoch}_epochs"
+        for name in ("accuracy", "loss")
+        for epoch in range(num_epochs)
+    ]
+    with files.replacing(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["client_id", "num_train_examples", "num_test_examples", *curves]
+        )
+        for result in results:
+            writer.writerow(
+                [
+                    result.client_id,
+                    result.num_train_examples,
+                    result.num_test_examples,
+                    *result.accuracy,
+                    *result.loss,
+                ]
+            )
+
+
+def _summarize(
+    spec: RunSpec,
+    training: _Training,
+    results: Sequence[evaluation.ClientResult],
+    rows: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    train_seconds = sum(row["seconds"] for row in rows)
+    own_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    totals = {
+        name: sum(row.get(name, 0) for row in rows)
+        for name in (
+            "num_non_finite_clients",
+            "num_empty_clients",
+            "num_rejected_rounds",
+        )
+    }
+    last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, "seconds")}
+    return {
+        "dataset": spec.task.dataset_name,
+        "rounds": len(rows),
+        "final_metrics": last,
+        "personalization": evaluation.personalization_summary(results),
+        "heldout_clients": len(spec.task.heldout_client_ids),
+        "rounds_to_eval_accuracy": rounds_to_target(
+            list(rows), "eval/accuracy", TARGET_ACCURACIES
+        ),
+        "excluded": totals,
+        "train_seconds": round(train_seconds, 2),
+        "rounds_per_second": round(len(rows) / train_seconds, 4) if rows else None,
+        "peak_memory_mb": {
+            "python": round(own_memory / 2**20),
+            "runtime_processes": round(training.peak_worker_memory / 2**20),
+        },
+    }
+
+
+def run(spec: RunSpec) -> RunResult:
+    """Runs `spec` to its end, or until SIGINT or SIGTERM asks it to stop.
+
+    A signal lets the round that runs finish, saves a checkpoint and returns;
+    a second one raises KeyboardInterrupt. Run again with the same spec, and it
+    goes on to the numbers of a run that was never stopped.
+
+    Raises:
+      ResumeError: If `output_dir` holds another run, a broken one, or one that
+        must not be resumed.
+      OutputError: If `output_dir` cannot be written.
+      CohortSizeError: If a cohort is larger than the training clients.
+    """
+    directory = spec.output_dir
+    for stage in spec.stages:
+        if stage.clients_per_round is not None:
+            cohorts.check_cohort_size(
+                spec.task.train_client_ids, stage.clients_per_round
+            )
+    may_grow = "total_rounds" if len(spec.stages) == 1 else None
+    held = checkpoints.check_config(directory, spec.hyperparameters, may_grow)
+    if held and not spec.resume:
+        raise ResumeError(
+            f"{directory} holds a run and --noresume was given: choose another "
+            "--output_dir."
+        )
+    with _naming_output_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        checkpoints.write_config(
+            directory, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
+        )
+    with StopOnSignal() as stop:
+        with _naming_output_errors(directory):
+            training = _Training(spec, stop)
+        training.run()
+        with _naming_output_errors(directory):
+            training.save()
+        results = None
+        if stop.received is None:
+            results = _personalize(spec, training.weights, stop)
+        if results is None:
+            return RunResult(
+                summary=None,
+                stopped_by=stop.received,
+                rounds_done=training.rounds_done,
+            )
+        with _naming_output_errors(directory):
+            rows = read_rows(directory / "metrics.csv")
+            summary = _summarize(spec, training, results, rows)
+            _write_clients(directory / "per_client.csv", results)
+            plots.draw_all(rows, results, spec.title, directory / "plots")
+            files.write_json(directory / "summary.json", summary)
+    return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)

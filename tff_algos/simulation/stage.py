@@ -1,0 +1,29 @@
+"""A stage of a run: rounds of one learning process."""
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tff_algos.simulation.batching import BatchSpec
+
+
+@attrs.frozen(kw_only=True)
+class Stage:
+    """Rounds of one learning process; model weights cross from stage to stage.
+
+    Attributes:
+      name: The stage's name in logs and metrics.
+      process: What runs in every round.
+      num_rounds: How many rounds it runs, >= 0.
+      clients_per_round: Size of the cohort; None for one client that holds the
+        pooled examples of all training clients.
+      batches: How each client's examples become batches.
+    """
+
+    name: str
+    process: tff.learning.templates.LearningProcess
+    num_rounds: int
+    clients_per_round: int | None
+    batches: BatchSpec

@@ -1,0 +1,71 @@
+"""What a task is: clients with examples, a model, and the papers' settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works.variable_model import FunctionalVariableModel
+from tff_algos.simulation.batching import (
+    BatchSpec,
+    Examples,
+    batch_examples,
+    derive_seed,
+)
+
+Split = Literal["train", "test"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Task:
+    """A federated learning problem.
+
+    Attributes:
+      name: The `--task` name.
+      data_source: "tff" for the real data set, "generated" for the stand-in.
+      train_client_ids: Clients that take part in training, in a fixed order.
+      heldout_client_ids: Clients that never train; they personalize and
+        evaluate.
+      examples: `(client_id, split) -> Examples`; raises `KeyError` for an unknown
+        client. Cheap to call again: a bounded cache keeps recent clients.
+      model: A pure `tff.learning.models.FunctionalModel` whose `input_spec` is
+        that of `batch_examples`, and whose metrics are "loss", "accuracy",
+        "num_examples" and "num_batches" (for sequences, accuracy is per
+        non-padding token).
+      settings: The task's own defaults of hyperparameters by flag name (for
+        example `client_learning_rate`), from the papers.
+      notice: One line that the user must see, or None (for example that the
+        generated stand-in is used, and how to get the real data set).
+    """
+
+    name: str
+    data_source: Literal["tff", "generated"]
+    train_client_ids: Sequence[str]
+    heldout_client_ids: Sequence[str]
+    examples: Callable[[str, Split], Examples]
+    model: tff.learning.models.FunctionalModel
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+    notice: str | None = None
+
+    def model_fn(self) -> tff.learning.models.VariableModel:
+        """Returns a new variable model, as TFF's `model_fn` arguments expect."""
+        return FunctionalVariableModel(self.model)
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of the data set in outputs; tells the stand-in apart."""
+        generated = self.data_source == "generated"
+        return f"{self.name}_generated" if generated else self.name
+
+    def client_dataset(
+        self, client_id: str, split: Split, spec: BatchSpec, seed: int = 0
+    ) -> tf.data.Dataset:
+        """Returns one client's batches; the order depends on `seed` and the id."""
+        return batch_examples(
+            self.examples(client_id, split), spec, derive_seed(seed, client_id)
+        )
