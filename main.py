@@ -4,6 +4,7 @@ python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list
 """
 
+import collections
 import datetime
 import importlib.metadata
 import os
@@ -11,7 +12,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Read when TensorFlow is imported; its C++ side logs to the console otherwise.
@@ -42,7 +43,12 @@ _USER_ERRORS = (
 
 flags.DEFINE_string("algo", None, "Algorithm; --list shows all.")
 flags.DEFINE_string("task", None, "Task; --list shows all.")
-flags.DEFINE_bool("list", False, "List algorithms and tasks, and exit.")
+flags.DEFINE_bool(
+    "list",
+    False,
+    "List algorithms and tasks, or with --algo and --task that pair's flags and "
+    "defaults, and exit.",
+)
 flags.DEFINE_enum(
     "data",
     "auto",
@@ -70,16 +76,23 @@ def _derived_fields() -> dict[str, dict[str, attrs.Attribute]]:
     return users
 
 
+def _brief_users(users: Sequence[str]) -> str:
+    """Names a field's users, or those that it does not have where they are fewer."""
+    names = [user.partition("=")[2] for user in users]
+    others = [name for name in registry.ALGORITHMS if name not in names]
+    if not users[0].startswith("--algo") or len(names) <= len(others):
+        return ", ".join(names)
+    return "all but " + ", ".join(others) if others else "all"
+
+
 def _define_flags(fields: Mapping[str, Mapping[str, attrs.Attribute]]) -> None:
     """Defines one flag per field; unset, the chosen pair's default holds."""
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for name, by_user in sorted(fields.items()):
-        field = next(iter(by_user.values()))
-        text = field.metadata["help"]
-        if field.metadata.get("symbol"):
-            text += f" ({field.metadata['symbol']})"
+        field = collections.Counter(by_user.values()).most_common(1)[0][0]
+        text = report.describe(field)
         if _RUN not in by_user:
-            text += f" [{', '.join(user.partition('=')[2] for user in by_user)}]"
+            text += f" [{_brief_users(tuple(by_user))}]"
         kind = field.metadata.get("kind", field.type)
         if kind is bool:
             flags.DEFINE_bool(name, None, text)
@@ -158,8 +171,8 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     chosen = _chosen((_RUN, algo_user, task_user))
     options = runner.RunOptions(**chosen[_RUN])
     task_options = entry.options(**chosen[task_user])
-    # Refuse bad hyperparameters before data are loaded or downloaded.
-    algorithm.resolve(entry.name, {}, chosen[algo_user])
+    # Before data are loaded or downloaded, so that what is wrong is said at once.
+    hparams = algorithm.resolve(entry.name, entry.settings, chosen[algo_user])
     task = tasks.load_task(
         entry.name,
         task_options,
@@ -167,7 +180,6 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     )
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
-    hparams = algorithm.resolve(entry.name, task.settings, chosen[algo_user])
     hyperparameters = {"algo": algorithm.name, "task": entry.name}
     hyperparameters |= {"dataset": task.dataset_name}
     for record in (options, task_options, hparams):
@@ -197,7 +209,7 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
 
 def _run() -> int:
     """Runs what the flags ask for and returns the exit status."""
-    if FLAGS.list:
+    if FLAGS.list and FLAGS.algo is None:
         print(report.catalogue(registry.ALGORITHMS.values(), tasks.TASKS.values()))
         return 0
     for name in ("algo", "task"):
@@ -205,6 +217,10 @@ def _run() -> int:
             raise RunError(f"--{name} is missing: --list shows what there is.")
     algorithm = registry.get(FLAGS.algo)
     entry = tasks.get(FLAGS.task)
+    if FLAGS.list:
+        records = [algorithm.resolve(entry.name, entry.settings, {}), entry.options()]
+        print(report.settings(algorithm, entry, [*records, runner.RunOptions()]))
+        return 0
     execution.set_native_context()
     spec = _build_spec(algorithm, entry)
     print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)

@@ -78,7 +78,6 @@ def load(options: EmnistOptions, data_options: DataOptions) -> Task:
         model=image.build_emnist_model(
             options.model, options.only_digits, data_options.seed
         ),
-        settings=_SETTINGS,
         notice=notice,
     )
 
@@ -122,7 +121,8 @@ def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
 
 ENTRY = TaskEntry(
     name="emnist",
-    summary="EMNIST characters by writer, 62 classes (or 10 digits).",
+    summary="EMNIST characters by writer, 62 classes (or 10 digits)",
     options=EmnistOptions,
     load=load,
+    settings=_SETTINGS,
 )

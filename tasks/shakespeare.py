@@ -85,7 +85,6 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
             sequence_length=SEQUENCE_LENGTH,
             seed=data_options.seed,
         ),
-        settings=_SETTINGS,
         notice=notice,
     )
 
@@ -154,7 +153,8 @@ def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
 
 ENTRY = TaskEntry(
     name="shakespeare",
-    summary="Next character of Shakespeare's roles, 90 characters.",
+    summary="Next character of Shakespeare's roles, 90 characters",
     options=ShakespeareOptions,
     load=load,
+    settings=_SETTINGS,
 )

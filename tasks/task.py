@@ -1,6 +1,6 @@
 """How a task is asked for: its options, where its data come from, its entry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -46,9 +46,12 @@ class TaskEntry:
         every field's metadata hold "help" and, where the values are few,
         "choices".
       load: `(options, data_options) -> Task`.
+      settings: The task's own defaults of hyperparameters by flag name (for
+        example `client_learning_rate`), from the papers.
     """
 
     name: str
     summary: str
     options: type
     load: Callable[[Any, DataOptions], Task]
+    settings: Mapping[str, Any]

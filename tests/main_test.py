@@ -161,7 +161,19 @@ def test_helpshort_names_every_flag_and_who_uses_it():
     for algorithm in registry.ALGORITHMS.values():
         for name in algorithm.hparam_fields():
             assert f"--{name}:" in text
-    assert re.search(r"--proximal_strength: .*\(mu\).*\[fedprox,\s+fedproxm\]", text)
+    words = " ".join(text.split())
+    assert re.search(
+        r"--proximal_strength: [^[]*\(mu; >= 0\) \[fedprox, fedproxm\]", words
+    )
+    assert re.search(r"--client_learning_rate: [^[]*\[all but fedsgd\]", words)
+
+
+def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
+    finished = run_here(capfd, "--list", "--algo=centralized", "--task=emnist")
+    assert finished.status == 0
+    assert re.search(r"--client_learning_rate=0\.001 .*\(eta; > 0\)", finished.out)
+    assert re.search(r"--model=cnn .*\(cnn\|cnn_dropout\|2nn\)", finished.out)
+    assert "proximal_strength" not in finished.out
 
 
 def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):

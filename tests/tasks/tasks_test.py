@@ -85,7 +85,7 @@ def test_generated_emnist(only_digits, tmp_path):
     assert task.data_source == "generated"
     assert "--data=tff" in task.notice
     assert len(task.train_client_ids) == 250 and len(task.heldout_client_ids) == 90
-    assert task.settings["client_learning_rate"] == 0.02
+    assert tasks.get("emnist").settings["client_learning_rate"] == 0.02
     _check(task, num_classes=10 if only_digits else 62)
 
 
@@ -95,7 +95,8 @@ def test_generated_shakespeare(tmp_path):
     )
     assert task.data_source == "generated"
     assert len(task.train_client_ids) == 147 and len(task.heldout_client_ids) == 53
-    assert task.settings == {"client_learning_rate": 1.0, "client_batch_size": 4}
+    settings = tasks.get("shakespeare").settings
+    assert settings == {"client_learning_rate": 1.0, "client_batch_size": 4}
     _check(task, num_classes=90)
 
 

@@ -183,10 +183,29 @@ _OPTIMIZERS = {
 }
 
 
+def check_momentum(name: str, momentum: float, optimizer: str) -> None:
+    """Raises `HyperparameterError` for a momentum that the optimizer would ignore."""
+    if momentum and optimizer != "sgd":
+        raise HyperparameterError(name, momentum, f"0, {optimizer} has no momentum")
+
+
 def build_optimizer(
-    name: str, learning_rate: float, decay: float = 1.0, **kwargs: float | None
+    name: str, learning_rate: float, decay: float = 1.0, momentum: float = 0.0
 ) -> tff.learning.optimizers.Optimizer:
-    """Builds the named TFF optimizer, its rate times `decay` after each step."""
+    """Builds the named TFF optimizer.
+
+    Args:
+      name: One of "adagrad", "adam", "sgd", "yogi".
+      learning_rate: Its learning rate.
+      decay: Factor on the learning rate after each step.
+      momentum: Heavy-ball momentum, of "sgd"; 0 is plain SGD, to the bit.
+
+    Raises:
+      HyperparameterError: If there is momentum and the optimizer is not "sgd".
+    """
+    check_momentum("momentum", momentum, name)
+    # TFF's momentum 0.0 would carry an accumulator and round differently.
+    kwargs = {"momentum": momentum} if momentum else {}
     optimizer = _OPTIMIZERS[name](learning_rate=learning_rate, **kwargs)
     if decay == 1.0:
         return optimizer
@@ -224,7 +243,7 @@ def build_momentum_optimizer(
       HyperparameterError: If an argument is out of range.
     """
     ServerMomentumHParams(server_learning_rate=learning_rate, server_momentum=momentum)
-    return build_optimizer("sgd", learning_rate, decay, momentum=momentum or None)
+    return build_optimizer("sgd", learning_rate, decay, momentum)
 
 
 def momentum_optimizer_from(

@@ -29,7 +29,7 @@ class CentralizedHParams(algorithm.RoundHParams):
     )
     client_optimizer: str = choice("adam", ("sgd", "adam"), "the optimizer")
     client_learning_rate: float = hparam(
-        0.001, float, POSITIVE, "its learning rate", "eta"
+        0.001, float, POSITIVE, "learning rate of training", "eta"
     )
 
 

@@ -30,8 +30,13 @@ class MimeLiteHParams(algorithm.LocalTrainingHParams, algorithm.ServerOptimizerH
         "sgd", ("sgd", "adam"), "base optimizer, whose state the clients share"
     )
     base_momentum: float = hparam(
-        0.9, float, MOMENTUM, "momentum of the base optimizer (sgd only)", "beta"
+        0.9, float, MOMENTUM, "momentum of the base optimizer (of sgd)", "beta"
     )
+
+    def __attrs_post_init__(self):
+        algorithm.check_momentum(
+            "base_momentum", self.base_momentum, self.client_optimizer
+        )
 
 
 def build_mime_lite(
@@ -92,13 +97,12 @@ def build_mime_lite(
 
 
 def _build_stages(model, hparams):
-    momentum = {}
-    if hparams.client_optimizer == "sgd":
-        momentum["momentum"] = hparams.base_momentum or None
     process = build_mime_lite(
         model,
         algorithm.build_optimizer(
-            hparams.client_optimizer, hparams.client_learning_rate, **momentum
+            hparams.client_optimizer,
+            hparams.client_learning_rate,
+            momentum=hparams.base_momentum,
         ),
         algorithm.server_optimizer_from(hparams),
         client_weighting=algorithm.client_weighting(hparams),

@@ -60,6 +60,14 @@ class ReptileHParams(algorithm.RoundHParams):
     server_learning_rate: float = hparam(
         0.001, float, NON_NEGATIVE, "server learning rate", "eta_g"
     )
+    server_momentum: float = hparam(
+        0.0, float, MOMENTUM, "momentum of the server's step (of sgd)"
+    )
+
+    def __attrs_post_init__(self):
+        algorithm.check_momentum(
+            "server_momentum", self.server_momentum, self.server_optimizer
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -107,6 +115,9 @@ class PersonalizedFedAvgHParams:
     finetune_server_learning_rate: float = hparam(
         0.001, float, NON_NEGATIVE, "server learning rate of Reptile(K)"
     )
+    finetune_server_momentum: float = hparam(
+        0.0, float, MOMENTUM, "server momentum of Reptile(K) (of sgd)"
+    )
 
     def stage_rounds(self) -> tuple[int, int]:
         """Returns the rounds of FedAvg(E) and of Reptile(K).
@@ -136,6 +147,11 @@ class PersonalizedFedAvgHParams:
 
     def __attrs_post_init__(self):
         self.stage_rounds()
+        algorithm.check_momentum(
+            "finetune_server_momentum",
+            self.finetune_server_momentum,
+            self.finetune_server_optimizer,
+        )
 
 
 def build_reptile(
@@ -232,7 +248,9 @@ def _build_reptile_stages(model, hparams):
             model,
             tff.learning.optimizers.build_sgdm(hparams.client_learning_rate),
             algorithm.build_optimizer(
-                hparams.server_optimizer, hparams.server_learning_rate
+                hparams.server_optimizer,
+                hparams.server_learning_rate,
+                momentum=hparams.server_momentum,
             ),
         ),
         num_rounds=hparams.total_rounds,
@@ -253,7 +271,9 @@ def _build_personalized_stages(model, hparams):
         server_learning_rate=hparams.server_learning_rate,
         server_momentum=hparams.server_momentum,
         finetune_server_optimizer=algorithm.build_optimizer(
-            hparams.finetune_server_optimizer, hparams.finetune_server_learning_rate
+            hparams.finetune_server_optimizer,
+            hparams.finetune_server_learning_rate,
+            momentum=hparams.finetune_server_momentum,
         ),
     )
     pretrain_rounds, finetune_rounds = hparams.stage_rounds()

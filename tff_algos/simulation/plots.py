@@ -32,8 +32,8 @@ def plot_learning_curves(
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
         for kind, label in (
-            ("train", "training clients"),
-            ("eval", "held-out clients"),
+            ("train", "training clients, as they train"),
+            ("eval", "held-out clients, server's model"),
         ):
             rounds, values = _series(rows, f"{kind}/{metric}")
             marker = "o" if kind == "eval" or len(rounds) == 1 else None

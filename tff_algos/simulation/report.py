@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 
 def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
@@ -65,14 +67,47 @@ def catalogue(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
     return (
         f"Algorithms (--algo)\n{text_table(algorithm_rows)}\n\n"
         f"Tasks (--task)\n{text_table(task_rows)}\n\n"
-        "--helpshort shows every flag and, in brackets, which of them use it."
+        "--list --algo=... --task=... shows a pair's flags and defaults; --helpshort "
+        "all flags\nand, in brackets, which of these use them."
     )
 
 
-def markdown_table(algorithms: Iterable[Any]) -> str:
-    """Returns the README's table of algorithms."""
+def describe(field: attrs.Attribute) -> str:
+    """Returns a hyperparameter's help, symbol and valid values in one line."""
+    data = field.metadata
+    notes = [data["symbol"]] if data.get("symbol") else []
+    if "valid" in data:
+        notes.append(str(data["valid"]))
+    if "choices" in data:
+        notes.append("|".join(data["choices"]))
+    return f"{data['help']} ({'; '.join(notes)})" if notes else data["help"]
+
+
+def settings(algorithm: Any, task: Any, records: Iterable[Any]) -> str:
+    """Returns the flags of an algorithm and a task, with the pair's defaults."""
+    rows = [
+        (f"--{field.name}={_shown(getattr(record, field.name))}", describe(field))
+        for record in records
+        for field in attrs.fields(type(record))
+    ]
+    return (
+        f"{algorithm.title} ({algorithm.paper}) on {task.name}: flags and defaults\n"
+        f"{text_table(rows)}"
+    )
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def markdown_tables(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
+    """Returns the README's tables of algorithms and tasks."""
     lines = ["| `--algo` | algorithm | what it does | source |", "|---|---|---|---|"]
     lines += [
         f"| `{a.name}` | {a.title} | {a.summary} | {a.paper} |" for a in algorithms
     ]
+    lines += ["", "| `--task` | what it is | `--model` |", "|---|---|---|"]
+    for task in tasks:
+        models = attrs.fields_dict(task.options)["model"].metadata["choices"]
+        lines.append(f"| `{task.name}` | {task.summary} | {', '.join(models)} |")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """What a task is: clients with examples, a model, and the papers' settings."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import attrs
 
@@ -37,8 +37,6 @@ class Task:
         that of `batch_examples`, and whose metrics are "loss", "accuracy",
         "num_examples" and "num_batches" (for sequences, accuracy is per
         non-padding token).
-      settings: The task's own defaults of hyperparameters by flag name (for
-        example `client_learning_rate`), from the papers.
       notice: One line that the user must see, or None (for example that the
         generated stand-in is used, and how to get the real data set).
     """
@@ -49,7 +47,6 @@ class Task:
     heldout_client_ids: Sequence[str]
     examples: Callable[[str, Split], Examples]
     model: tff.learning.models.FunctionalModel
-    settings: Mapping[str, Any] = attrs.field(factory=dict)
     notice: str | None = None
 
     def model_fn(self) -> tff.learning.models.VariableModel:

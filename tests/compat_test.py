@@ -1,0 +1,65 @@
+"""TFF is made importable, or one line says why not."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tff_algos import compat
+
+
+@pytest.mark.parametrize("version", [(3, 9), (3, 10), (3, 14), (4, 0)])
+def test_an_unsupported_python_is_named(version):
+    found = f"{version[0]}.{version[1]}"
+    message = rf"needs Python 3\.11 to 3\.13, found Python {found}\."
+    with pytest.raises(compat.UnsupportedEnvironmentError, match=message):
+        compat._check_python(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("0.88.0", "found 0.88.0"), (None, "found none")]
+)
+def test_another_tff_is_named_with_what_to_do(version, found):
+    with pytest.raises(
+        compat.UnsupportedEnvironmentError,
+        match=rf"tensorflow-federated==0\.87\.0, {found}: pip install",
+    ):
+        compat._check_tff(version)
+
+
+def test_installing_twice_changes_nothing():
+    before = list(sys.meta_path)
+    compat.install()
+    assert sys.meta_path == before
+
+
+def _run(program: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        check=False,
+    )
+
+
+def test_keras_3_that_is_already_in_use_is_one_clear_error():
+    finished = _run("import tensorflow as tf; tf.keras.Model; import tff_algos.compat")
+    last = finished.stderr.strip().splitlines()[-1]
+    assert finished.returncode == 1
+    assert "tensorflow already uses Keras 3" in last
+    assert "import tff_algos before tensorflow" in last
+
+
+def test_tensorflow_may_be_imported_first_and_is_quiet_where_that_is_asked():
+    program = (
+        "import tensorflow as tf; from tff_algos import compat; "
+        "import tensorflow_federated as tff; print(tff.__version__)"
+    )
+    finished = _run(program)
+    assert finished.stdout.strip() == "0.87.0", finished.stderr
+    quiet = _run(
+        "from tff_algos import compat; import tensorflow_federated",
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    assert (quiet.returncode, quiet.stderr) == (0, "")

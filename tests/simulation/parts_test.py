@@ -1,0 +1,164 @@
+"""The small parts of a run: cohorts, files, metrics, progress."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tests import tiny_task
+from tff_algos.simulation import cohorts, evaluation, files, metrics
+from tff_algos.simulation.batching import BatchSpec
+from tff_algos.simulation.errors import CohortSizeError
+from tff_algos.simulation.progress import Progress
+
+IDS = [f"client {n}" for n in range(50)]
+
+
+def test_a_cohort_is_a_function_of_seed_and_round():
+    first = cohorts.sample_cohort(IDS, 10, seed=1, round_num=3)
+    assert first == cohorts.sample_cohort(IDS, 10, seed=1, round_num=3)
+    assert first != cohorts.sample_cohort(IDS, 10, seed=1, round_num=4)
+    assert first != cohorts.sample_cohort(IDS, 10, seed=2, round_num=3)
+    assert len(set(first)) == 10 and set(first) <= set(IDS)
+
+
+def test_cohorts_are_uniform_over_clients():
+    counts = dict.fromkeys(IDS, 0)
+    for round_num in range(2000):
+        for client_id in cohorts.sample_cohort(IDS, 5, 0, round_num):
+            counts[client_id] += 1
+    # 200 expected, standard deviation 13.4: five of them either way.
+    assert 133 < min(counts.values()) and max(counts.values()) < 267
+
+
+def test_a_cohort_may_be_everyone_but_not_more():
+    assert set(cohorts.sample_cohort(IDS, 50, 0, 0)) == set(IDS)
+    with pytest.raises(CohortSizeError, match="--clients_per_round=51 is more than"):
+        cohorts.sample_cohort(IDS, 51, 0, 0)
+
+
+def test_pooled_batches_take_every_example_once_before_any_twice():
+    task = tiny_task.make()
+    total = sum(len(task.examples(c, "train")[1]) for c in task.train_client_ids)
+    spec = BatchSpec(batch_size=1, num_steps=total)
+    points = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
+    assert len(set(points)) == total
+    again = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
+    later = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 2)]
+    assert points == again and points != later and set(points) == set(later)
+
+
+def test_the_evaluated_clients_are_a_fixed_sample_or_all():
+    chosen = evaluation.choose_clients(IDS, 7, seed=3)
+    assert len(chosen) == 7 and chosen == evaluation.choose_clients(IDS, 7, seed=3)
+    assert chosen == sorted(chosen, key=IDS.index)
+    for all_of_them in (0, 50, 99):
+        assert evaluation.choose_clients(IDS, all_of_them, seed=3) == IDS
+
+
+def _result(name, num_test, *accuracy):
+    return evaluation.ClientResult(
+        client_id=name,
+        num_train_examples=10,
+        num_test_examples=num_test,
+        accuracy=accuracy,
+        loss=accuracy,
+    )
+
+
+def test_personalization_means_are_uniform_over_clients_that_have_a_test():
+    results = [
+        _result("a", 1000, 0.2, 0.4),
+        _result("b", 1, 0.6, 1.0),
+        _result("nobody", 0, 0.0, 0.0),
+    ]
+    summary = evaluation.personalization_summary(results)
+    assert summary["initial_accuracy"] == pytest.approx(0.4)
+    assert summary["personalized_accuracy"] == pytest.approx(0.7)
+    assert summary["personalized_accuracy_std"] == pytest.approx(0.3)
+    assert summary["num_clients"] == 2
+    assert summary["num_clients_without_test"] == 1
+    np.testing.assert_allclose(summary["accuracy_by_epoch"], [0.4, 0.7])
+
+
+def test_deciles_are_means_of_the_worst_and_the_best_tenth():
+    results = [_result(str(n), 1, 0.0, n / 20) for n in range(20)]
+    summary = evaluation.personalization_summary(results)
+    assert summary["personalized_accuracy_worst_decile"] == pytest.approx(0.5 / 20)
+    assert summary["personalized_accuracy_best_decile"] == pytest.approx(18.5 / 20)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "value.json"
+    files.write_json(path, {"a": np.float32(1.5), "b": np.arange(2)})
+    assert path.read_text() == '{\n  "a": 1.5,\n  "b": [\n    0,\n    1\n  ]\n}\n'
+    with pytest.raises(ZeroDivisionError), files.replacing(path) as file:
+        file.write("half")
+        raise ZeroDivisionError
+    assert path.read_text().startswith('{\n  "a": 1.5')
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_metrics_are_flat_scalars_without_the_names_of_process_parts():
+    nested = {
+        "distributor": (),
+        "client_work": {"train": {"loss": np.float32(2.0)}, "num_empty_clients": 1},
+        "aggregator": {"mean_value": (), "table": np.zeros(3)},
+        "finalizer": {"update_norm": np.float32(0.5)},
+    }
+    assert metrics.flatten_metrics(nested) == {
+        "train/loss": 2.0,
+        "num_empty_clients": 1,
+        "update_norm": 0.5,
+    }
+
+
+def test_a_row_that_is_written_again_replaces_itself_and_all_later_ones(tmp_path):
+    log = metrics.MetricsLog(tmp_path)
+    for round_num in range(1, 5):
+        log.write(round_num, {"loss": float(round_num)})
+    (tmp_path / "metrics.csv_temp1234").write_text("left by a kill")
+    log = metrics.MetricsLog(tmp_path)
+    log.write(3, {"loss": 30.0, "extra": "word"})
+    assert metrics.read_rows(log.path) == [
+        {"round": 1, "loss": 1.0},
+        {"round": 2, "loss": 2.0},
+        {"round": 3, "loss": 30.0, "extra": "word"},
+    ]
+    assert not list(tmp_path.glob("*_temp*"))
+
+
+def test_rounds_to_target_is_the_first_evaluated_round_that_reaches_it():
+    rows = [
+        {"round": 1},
+        {"round": 2, "eval/accuracy": 0.5},
+        {"round": 3},
+        {"round": 4, "eval/accuracy": 0.45},
+        {"round": 6, "eval/accuracy": 0.8},
+    ]
+    targets = metrics.rounds_to_target(rows, "eval/accuracy", (0.4, 0.5, 0.6, 0.9))
+    assert targets == {"0.4": 2, "0.5": 2, "0.6": 6, "0.9": None}
+
+
+def test_progress_without_a_terminal_is_one_line_per_step():
+    stream = io.StringIO()
+    with Progress(10, done=4, stream=stream) as progress:
+        progress.advance("fedavg", {"train/loss": np.float32(1.25), "other": 3})
+        progress.advance("fedavg", {"eval/accuracy": 0.5}, steps=2)
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("fedavg: round 5/10  loss 1.2500  ")
+    assert second.startswith("fedavg: round 7/10  held-out accuracy 0.5000  ")
+    assert "rounds/s" in first and "ETA 0:0" in first
+
+
+def test_progress_on_a_terminal_is_a_bar():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    with Progress(3, stream=stream) as progress:
+        for _ in range(3):
+            progress.advance("fedavg", {"train/loss": 0.5})
+    assert "fedavg: 100%" in stream.getvalue()
+    assert "loss=0.5000" in stream.getvalue()
