@@ -3,7 +3,7 @@
 Every process here composes with TFF's own distributors, aggregators and
 finalizers, takes a `tff.learning.models.FunctionalModel` or a no-argument
 function that returns a `tff.learning.models.VariableModel`, and treats invalid
-clients alike (`local_model.exclude_invalid`).
+clients alike (`local_model.report`).
 """
 
 from tff_algos.client_works.full_gradient import build_full_gradient_client_work

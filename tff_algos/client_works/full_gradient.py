@@ -98,15 +98,15 @@ def build_full_gradient_client_work(
         @tf.function
         def gradient(server_weights, dataset):
             state = mean_gradient(view, local_model.flatten(server_weights), dataset)
-            weight = local_model.client_weight(client_weighting, state.num_examples)
-            update, weight, keep, counts = local_model.exclude_invalid(
-                state.gradient_sum, weight, state.num_examples
+            report = local_model.report(
+                view,
+                server_weights,
+                state.gradient_sum,
+                client_weighting,
+                state.num_examples,
+                state.metrics,
             )
-            result = tff.learning.templates.ClientResult(
-                update=tf.nest.pack_sequence_as(server_weights.trainable, update),
-                update_weight=weight,
-            )
-            return result, view.unfinalized_metrics(state.metrics, keep), counts
+            return report.result, report.metrics, report.counts
 
         return gradient(server_weights, dataset)
 

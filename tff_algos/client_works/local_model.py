@@ -261,30 +261,62 @@ def client_weight(
     return tf.cast(num_examples, tf.float32)
 
 
-def exclude_invalid(
-    update: Any, weight: tf.Tensor, num_examples: tf.Tensor, *also_finite: Any
-) -> tuple[Any, tf.Tensor, tf.Tensor, collections.OrderedDict[str, tf.Tensor]]:
+@attrs.frozen
+class ClientReport:
+    """What one client reports at the end of its work.
+
+    Attributes:
+      result: The `tff.learning.templates.ClientResult`; zeros of weight zero if the
+        client does not count.
+      metrics: Its unfinalized metrics.
+      counts: `num_non_finite_clients` and `num_empty_clients` of this one client,
+        int32 [], to be summed.
+      counts_in: Whether the client counts, bool [].
+    """
+
+    result: tff.learning.templates.ClientResult
+    metrics: Any
+    counts: collections.OrderedDict[str, tf.Tensor]
+    counts_in: tf.Tensor
+
+
+def report(
+    model: LocalModel,
+    server_weights: tff.learning.models.ModelWeights,
+    update: Tensors,
+    weighting: tff.learning.ClientWeighting,
+    num_examples: tf.Tensor,
+    metrics: Any,
+    *also_finite: Any,
+) -> ClientReport:
     """Applies the policy for clients that must not count.
 
     A client whose update holds NaN or infinity is excluded: a zero update of
-    weight zero. So is a client without examples, under uniform weights too.
+    weight zero, and no metrics. So is a client without examples, under uniform
+    weights too.
 
     Args:
-      update: The client's update, a structure of float tensors.
-      weight: Its aggregation weight, float32 [].
+      model: The view that the client worked with.
+      server_weights: The weights that it started from, for their structure.
+      update: Its update, flat, in the order of the trainable weights.
+      weighting: How clients weigh.
       num_examples: Examples that the client processed, int64 [].
+      metrics: The metrics state after its work.
       *also_finite: Further structures whose tensors must be finite.
-
-    Returns:
-      The update and the weight to report, whether the client counts (bool []),
-      and `num_non_finite_clients` and `num_empty_clients` of this one client
-      (int32 [], to be summed).
     """
     finite = all_finite([update, *also_finite])
     empty = tf.equal(num_examples, 0)
     keep = tf.logical_and(finite, tf.logical_not(empty))
-    counts = collections.OrderedDict(
-        num_non_finite_clients=tf.cast(tf.logical_not(finite), tf.int32),
-        num_empty_clients=tf.cast(empty, tf.int32),
+    update = tf.nest.pack_sequence_as(server_weights.trainable, update)
+    weight = client_weight(weighting, num_examples)
+    return ClientReport(
+        result=tff.learning.templates.ClientResult(
+            update=zero_unless(keep, update), update_weight=zero_unless(keep, weight)
+        ),
+        metrics=model.unfinalized_metrics(metrics, keep),
+        counts=collections.OrderedDict(
+            num_non_finite_clients=tf.cast(tf.logical_not(finite), tf.int32),
+            num_empty_clients=tf.cast(empty, tf.int32),
+        ),
+        counts_in=keep,
     )
-    return zero_unless(keep, update), zero_unless(keep, weight), keep, counts

@@ -162,15 +162,15 @@ def build_local_training_client_work(
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
             )
-            weight = local_model.client_weight(client_weighting, final.num_examples)
-            delta, weight, keep, counts = local_model.exclude_invalid(
-                delta, weight, final.num_examples
+            report = local_model.report(
+                view,
+                server_weights,
+                delta,
+                client_weighting,
+                final.num_examples,
+                final.metrics,
             )
-            result = tff.learning.templates.ClientResult(
-                update=tf.nest.pack_sequence_as(server_weights.trainable, delta),
-                update_weight=weight,
-            )
-            return result, view.unfinalized_metrics(final.metrics, keep), counts
+            return report.result, report.metrics, report.counts
 
         return update(round_num, server_weights, dataset)
 

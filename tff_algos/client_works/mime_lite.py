@@ -123,20 +123,18 @@ def build_mime_lite_client_work(
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
             )
-            weight = local_model.client_weight(client_weighting, final.num_examples)
-            (delta, gradient), weight, keep, counts = local_model.exclude_invalid(
-                (delta, full.gradient_sum), weight, final.num_examples
+            report = local_model.report(
+                view,
+                server_weights,
+                delta,
+                client_weighting,
+                final.num_examples,
+                final.metrics,
+                full.gradient_sum,
             )
-            structure = server_weights.trainable
-            result = tff.learning.templates.ClientResult(
-                update=tf.nest.pack_sequence_as(structure, delta), update_weight=weight
-            )
-            return (
-                result,
-                view.unfinalized_metrics(final.metrics, keep),
-                counts,
-                tf.nest.pack_sequence_as(structure, gradient),
-            )
+            gradient = local_model.zero_unless(report.counts_in, full.gradient_sum)
+            gradient = tf.nest.pack_sequence_as(server_weights.trainable, gradient)
+            return report.result, report.metrics, report.counts, gradient
 
         return update(state, server_weights, dataset)
 

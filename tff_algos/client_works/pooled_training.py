@@ -57,21 +57,20 @@ def build_pooled_training_client_work(
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
             )
-            weight = tf.cast(final.num_examples, tf.float32)
-            delta, weight, keep, counts = local_model.exclude_invalid(
-                delta, weight, final.num_examples
-            )
-            result = tff.learning.templates.ClientResult(
-                update=tf.nest.pack_sequence_as(server_weights.trainable, delta),
-                update_weight=weight,
+            report = local_model.report(
+                view,
+                server_weights,
+                delta,
+                tff.learning.ClientWeighting.NUM_EXAMPLES,
+                final.num_examples,
+                final.metrics,
             )
             new_optimizer_state = tf.nest.map_structure(
-                lambda new, old: tf.where(keep, new, old),
+                lambda new, old: tf.where(report.counts_in, new, old),
                 final.optimizer_state,
                 optimizer_state,
             )
-            metrics = view.unfinalized_metrics(final.metrics, keep)
-            return result, metrics, counts, new_optimizer_state
+            return report.result, report.metrics, report.counts, new_optimizer_state
 
         return update(optimizer_state, server_weights, dataset)
 
