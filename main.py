@@ -18,7 +18,10 @@ from typing import Any
 # Read when TensorFlow is imported; its C++ side logs to the console otherwise.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tff_algos import compat  # noqa: F401  # isort: skip
+try:
+    from tff_algos import compat  # noqa: F401
+except ImportError as error:
+    sys.exit(f"error: {error}")
 
 import attrs
 from absl import app, flags, logging
@@ -35,6 +38,7 @@ from tff_algos.simulation.errors import RunError
 FLAGS = flags.FLAGS
 _RUN = "run"
 _USER_ERRORS = (
+    execution.NativeRuntimeError,
     HyperparameterError,
     RunError,
     TaskError,

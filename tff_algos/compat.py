@@ -6,6 +6,9 @@ need the discontinued package `tensorflow_estimator`. Importing this module
 before TensorFlow settles both; `tff_algos/__init__.py` imports it first.
 """
 
+# Older Pythons must get as far as the line that says that they are too old.
+from __future__ import annotations
+
 import contextlib
 import importlib
 import importlib.abc

@@ -3,7 +3,7 @@
 import csv
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -82,7 +82,7 @@ def _parse(text: str) -> Any:
 
 
 def rounds_to_target(
-    rows: list[dict[str, Any]], metric: str, targets: tuple[float, ...]
+    rows: Sequence[Mapping[str, Any]], metric: str, targets: Sequence[float]
 ) -> dict[str, int | None]:
     """Returns the first evaluated round at which the metric reaches each target."""
     return {

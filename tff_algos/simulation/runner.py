@@ -4,7 +4,6 @@ Knows no algorithm by name: it drives any `tff.learning` process, ours or TFF's.
 """
 
 import contextlib
-import csv
 import pathlib
 import resource
 import time
@@ -26,21 +25,13 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation import checkpoints, cohorts, evaluation, files, plots
+from tff_algos.simulation import checkpoints, cohorts, evaluation, files, plots, results
 from tff_algos.simulation.errors import OutputError, ResumeError
-from tff_algos.simulation.metrics import (
-    ROUND,
-    MetricsLog,
-    flatten_metrics,
-    read_rows,
-    rounds_to_target,
-)
+from tff_algos.simulation.metrics import MetricsLog, flatten_metrics, read_rows
 from tff_algos.simulation.progress import Progress
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.stopping import StopOnSignal
 from tff_algos.simulation.task import Task
-
-TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 
 
 @attrs.frozen(kw_only=True)
@@ -160,11 +151,18 @@ class _Training:
     def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
         self._spec = spec
         self._stop = stop
-        self._log = MetricsLog(spec.output_dir)
-        self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
+        with _naming_output_errors(spec.output_dir):
+            self._log = MetricsLog(spec.output_dir)
+            self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._saved = self.rounds_done
-        self.peak_worker_memory = 0
+        self._worker_memory = 0
+
+    @property
+    def peak_memory(self) -> dict[str, int]:
+        """The most memory held so far, bytes: by Python, and by the runtime."""
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"python": own, "runtime_processes": self._worker_memory}
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
@@ -246,7 +244,7 @@ class _Training:
                     self._log.write(self.rounds_done, row)
                     if self._is_due(spec.options.rounds_per_checkpoint):
                         self.save()
-                self.peak_worker_memory = max(self.peak_worker_memory, _child_memory())
+                self._worker_memory = max(self._worker_memory, _child_memory())
                 progress.advance(row["stage"], row)
 
 
@@ -264,7 +262,7 @@ def _personalize(
 ) -> list[evaluation.ClientResult] | None:
     """Evaluates held-out clients; None if it was stopped."""
     client_ids = spec.eval_client_ids()
-    results = []
+    clients = []
     with Progress(len(client_ids), unit="client") as progress:
         for group in evaluation.personalize(
             spec.task,
@@ -275,74 +273,11 @@ def _personalize(
             batch_size=spec.options.personalization_batch_size,
             seed=spec.options.seed,
         ):
-            results += group
+            clients += group
             progress.advance("personalization", {}, steps=len(group))
             if stop.received is not None:
                 return None
-    return results
-
-
-def _write_clients(
-    path: pathlib.Path, results: Sequence[evaluation.ClientResult]
-) -> None:
-    """Writes one row per held-out client."""
-    num_epochs = len(results[0].accuracy) if results else 0
-    curves = [
-        f"{name}_after_{epoch}_epochs"
-        for name in ("accuracy", "loss")
-        for epoch in range(num_epochs)
-    ]
-    with files.replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["client_id", "num_train_examples", "num_test_examples", *curves]
-        )
-        for result in results:
-            writer.writerow(
-                [
-                    result.client_id,
-                    result.num_train_examples,
-                    result.num_test_examples,
-                    *result.accuracy,
-                    *result.loss,
-                ]
-            )
-
-
-def _summarize(
-    spec: RunSpec,
-    training: _Training,
-    results: Sequence[evaluation.ClientResult],
-    rows: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    train_seconds = sum(row["seconds"] for row in rows)
-    own_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    totals = {
-        name: sum(row.get(name, 0) for row in rows)
-        for name in (
-            "num_non_finite_clients",
-            "num_empty_clients",
-            "num_rejected_rounds",
-        )
-    }
-    last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, "seconds")}
-    return {
-        "dataset": spec.task.dataset_name,
-        "rounds": len(rows),
-        "final_metrics": last,
-        "personalization": evaluation.personalization_summary(results),
-        "heldout_clients": len(spec.task.heldout_client_ids),
-        "rounds_to_eval_accuracy": rounds_to_target(
-            list(rows), "eval/accuracy", TARGET_ACCURACIES
-        ),
-        "excluded": totals,
-        "train_seconds": round(train_seconds, 2),
-        "rounds_per_second": round(len(rows) / train_seconds, 4) if rows else None,
-        "peak_memory_mb": {
-            "python": round(own_memory / 2**20),
-            "runtime_processes": round(training.peak_worker_memory / 2**20),
-        },
-    }
+    return clients
 
 
 def run(spec: RunSpec) -> RunResult:
@@ -358,6 +293,7 @@ def run(spec: RunSpec) -> RunResult:
       OutputError: If `output_dir` cannot be written.
       CohortSizeError: If a cohort is larger than the training clients.
     """
+    start = time.monotonic()
     directory = spec.output_dir
     for stage in spec.stages:
         if stage.clients_per_round is not None:
@@ -377,15 +313,14 @@ def run(spec: RunSpec) -> RunResult:
             directory, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
         )
     with StopOnSignal() as stop:
-        with _naming_output_errors(directory):
-            training = _Training(spec, stop)
+        training = _Training(spec, stop)
         training.run()
         with _naming_output_errors(directory):
             training.save()
-        results = None
+        clients = None
         if stop.received is None:
-            results = _personalize(spec, training.weights, stop)
-        if results is None:
+            clients = _personalize(spec, training.weights, stop)
+        if clients is None:
             return RunResult(
                 summary=None,
                 stopped_by=stop.received,
@@ -393,8 +328,14 @@ def run(spec: RunSpec) -> RunResult:
             )
         with _naming_output_errors(directory):
             rows = read_rows(directory / "metrics.csv")
-            summary = _summarize(spec, training, results, rows)
-            _write_clients(directory / "per_client.csv", results)
-            plots.draw_all(rows, results, spec.title, directory / "plots")
+            summary = results.summarize(
+                spec.task,
+                rows,
+                clients,
+                wall_seconds=time.monotonic() - start,
+                peak_memory=training.peak_memory,
+            )
+            results.write_clients(directory / "per_client.csv", clients)
+            plots.draw_all(rows, clients, spec.title, directory / "plots")
             files.write_json(directory / "summary.json", summary)
     return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)
