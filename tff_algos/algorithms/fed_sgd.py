@@ -101,6 +101,7 @@ FED_SGD = algorithm.Algorithm(
             "client_batch_size": 100,
             "server_learning_rate": 0.1,
             "total_rounds": 50,
-        }
+        },
+        "shakespeare": {"server_learning_rate": 1.0},
     },
 )
