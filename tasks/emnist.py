@@ -33,7 +33,6 @@ _SETTINGS = types.MappingProxyType(
         "client_epochs_per_round": 5,
         "client_learning_rate": 0.02,
         "clients_per_round": 5,
-        "total_rounds": 30,  # The paper's 500 take hours.
     }
 )
 

@@ -90,7 +90,7 @@ class Algorithm:
 class RoundHParams:
     """What every algorithm's round has; no slots, so that records can be mixed."""
 
-    total_rounds: int = hparam(20, int, NON_NEGATIVE, "rounds to train", "T")
+    total_rounds: int = hparam(30, int, NON_NEGATIVE, "rounds to train", "T")
     client_batch_size: int = hparam(20, int, AT_LEAST_ONE, "examples per batch", "B")
 
 

@@ -323,5 +323,5 @@ PERSONALIZED_FED_AVG = algorithm.Algorithm(
     paper=_PAPER,
     hparams=PersonalizedFedAvgHParams,
     build_stages=_build_personalized_stages,
-    settings={"emnist": {"client_epochs_per_round": 10, "total_rounds": 28}},
+    settings={algorithm.EVERY_TASK: {"client_epochs_per_round": 10}},
 )
