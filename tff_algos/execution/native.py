@@ -223,6 +223,25 @@ class _WorkerExecutorFactory(tff.framework.ExecutorFactory):
         return executor
 
 
+class _UnwatchedChannel:
+    """A channel whose connectivity nobody watches.
+
+    TFF's stub would have gRPC watch it from a thread of its own, for `is_ready`,
+    which the worker itself answers here. At the end of the program, when the
+    connection breaks, that thread starts another: Python 3.12 refuses and prints
+    an error.
+    """
+
+    def __init__(self, channel: grpc.Channel):
+        self._channel = channel
+
+    def subscribe(self, callback: Callable, try_to_connect: bool = False) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
 class _WorkerStub(tff.framework.RemoteExecutorStub):
     """The worker's remote calls; what cannot be retried fails at once.
 
@@ -237,7 +256,8 @@ class _WorkerStub(tff.framework.RemoteExecutorStub):
         self._channel = grpc.insecure_channel(
             f"localhost:{worker.port}", _CHANNEL_OPTIONS
         )
-        self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+        unwatched = _UnwatchedChannel(self._channel)
+        self._stub = tff.framework.RemoteExecutorGrpcStub(unwatched)
 
     def close(self) -> None:
         self._channel.close()
