@@ -1,5 +1,13 @@
 """Runtimes of TFF computations."""
 
+from tff_algos.execution.client_passes import ClientError
+from tff_algos.execution.dataflow import UnsupportedComputationError
+from tff_algos.execution.devices import UnknownDeviceError
+from tff_algos.execution.in_process import (
+    InProcessContext,
+    in_process_context,
+    set_in_process_context,
+)
 from tff_algos.execution.native import (
     NativeContext,
     NativeContextClosedError,
@@ -13,11 +21,17 @@ from tff_algos.execution.worker import (
 )
 
 __all__ = [
+    "ClientError",
+    "InProcessContext",
     "NativeContext",
     "NativeContextClosedError",
     "NativeRuntimeError",
+    "UnknownDeviceError",
+    "UnsupportedComputationError",
     "WorkerDiedError",
     "WorkerStartError",
+    "in_process_context",
     "native_context",
+    "set_in_process_context",
     "set_native_context",
 ]

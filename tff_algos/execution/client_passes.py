@@ -1,0 +1,183 @@
+"""Client passes one client after the other, several at a time.
+
+Clients' work runs in threads, what it gives is added up in the order of the
+clients: results do not depend on the number of threads, and no more values are
+alive at once than twice the threads.
+"""
+
+import collections
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import TypeVar
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.execution import graph_functions
+from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.plan import ClientPass
+
+_T = TypeVar("_T")
+
+Tensors = Sequence[tf.Tensor]
+
+
+class ClientError(RuntimeError):
+    """A client's computation failed.
+
+    Attributes:
+      position: Of the client in the list of clients, from 0.
+    """
+
+    def __init__(self, position: int, num_clients: int, message: str):
+        super().__init__(f"Client {position} of {num_clients}: {message}")
+        self.position = position
+
+
+@attrs.frozen(eq=False)
+class PassInputs:
+    """The values that a pass takes.
+
+    Attributes:
+      server: A tensor for each input of the pass that is the server's.
+      clients: For each input that is the clients', a tensor per client.
+      zeros: A tensor for each tensor of the aggregates' accumulators.
+      num_clients: How many clients there are.
+    """
+
+    server: dict[Port, tf.Tensor]
+    clients: dict[Port, Sequence[tf.Tensor]]
+    zeros: Tensors
+    num_clients: int
+
+
+@attrs.frozen(eq=False)
+class PassResult:
+    """What a pass gives.
+
+    Attributes:
+      accumulators: A tensor for each tensor of the aggregates' accumulators.
+      kept: For each kept output of the pass, a tensor per client.
+    """
+
+    accumulators: Tensors
+    kept: Sequence[Sequence[tf.Tensor]]
+
+
+class StreamingPass:
+    """Runs a client pass client by client; made once for a plan."""
+
+    def __init__(self, client_pass: ClientPass, devices: Sequence[str | None]):
+        """Traces nothing yet.
+
+        Args:
+          client_pass: What to run.
+          devices: The clients take turns on them.
+        """
+        self._pass = client_pass
+        self._work = [
+            Lazy(lambda d=device: graph_functions.build(client_pass.fragment, d))
+            for device in devices
+        ]
+        self._accumulate = Lazy(
+            lambda: graph_functions.build_accumulate(client_pass.aggregates, devices[0])
+        )
+
+    def run(self, inputs: PassInputs, workers: "Workers") -> PassResult:
+        """Runs the pass over all clients.
+
+        Args:
+          inputs: Its values.
+          workers: Threads to use.
+
+        Returns:
+          Its results.
+
+        Raises:
+          ClientError: If the work of a client fails.
+        """
+        accumulators = list(inputs.zeros)
+        kept = [[] for _ in self._pass.kept]
+        num_kept = len(self._pass.kept)
+
+        def work(position: int) -> Tensors:
+            return self._run_client(inputs, position)
+
+        for outputs in workers.map_in_order(work, inputs.num_clients):
+            values = outputs[: len(outputs) - num_kept]
+            for column, tensor in zip(kept, outputs[len(values) :], strict=True):
+                column.append(tensor)
+            if accumulators:
+                accumulators = self._accumulate()(*accumulators, *values)
+        return PassResult(accumulators, kept)
+
+    def _run_client(self, inputs: PassInputs, position: int) -> Tensors:
+        arguments = [
+            inputs.server[port]
+            if port.placement is Placement.SERVER
+            else inputs.clients[port][position]
+            for port in self._pass.fragment.inputs
+        ]
+        try:
+            return self._work[position % len(self._work)]()(*arguments)
+        except tf.errors.OpError as error:
+            raise ClientError(position, inputs.num_clients, error.message) from error
+
+
+class Lazy:
+    """A value made at its first use, once, whatever thread asks first."""
+
+    def __init__(self, make: Callable[[], _T]):
+        self._make = make
+        self._lock = threading.Lock()
+
+    def __call__(self) -> _T:
+        with self._lock:
+            if self._make is not None:
+                self._value = self._make()
+                self._make = None
+        return self._value
+
+
+class Workers:
+    """Threads that run clients' work, shared by all computations of a context."""
+
+    def __init__(self, num_threads: int):
+        self.num_threads = num_threads
+        self._threads = futures.ThreadPoolExecutor(
+            num_threads, thread_name_prefix="tff_algos-client"
+        )
+
+    def map_in_order(self, function: Callable[[int], _T], count: int) -> Iterator[_T]:
+        """Yields `function(0)`, `function(1)`, ... which run at the same time.
+
+        Not more than twice as many results as threads wait to be taken. When a
+        call fails or the caller stops, calls that have not begun are dropped.
+
+        Args:
+          function: Is called in the threads.
+          count: How many results there are.
+
+        Raises:
+          Exception: What `function` raises, for the first position that fails.
+        """
+        if self.num_threads == 1 or count == 1:
+            yield from map(function, range(count))
+            return
+        pending: collections.deque[futures.Future] = collections.deque()
+        remaining = iter(range(count))
+        try:
+            for position in remaining:
+                pending.append(self._threads.submit(function, position))
+                if len(pending) == 2 * self.num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+            futures.wait(pending)

@@ -1,0 +1,60 @@
+"""The devices that computations run on."""
+
+from collections.abc import Sequence
+
+from absl import logging
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+
+class UnknownDeviceError(ValueError):
+    """A device does not exist; names those that do."""
+
+
+def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the full names of devices.
+
+    Args:
+      names: Such as `GPU:0`, or `GPU:*` for all of a kind; all GPUs if `None`, or
+        the CPU where there is no GPU.
+
+    Returns:
+      The names in the order given, at least one.
+
+    Raises:
+      UnknownDeviceError: If `names` is empty or a device does not exist.
+    """
+    _grow_memory()
+    logical = [device.name for device in tf.config.list_logical_devices()]
+    known = [name.removeprefix("/device:") for name in logical]
+    if names is None:
+        gpus = [name for name in known if name.startswith("GPU:")]
+        names = gpus or ["CPU:0"]
+    resolved = []
+    for name in names:
+        short = name.removeprefix("/device:").upper()
+        kind = short.removesuffix("*")
+        matching = [
+            k for k in known if k == short or (kind != short and k[: len(kind)] == kind)
+        ]
+        if not matching:
+            raise UnknownDeviceError(
+                f"Expected runtime_devices out of {', '.join(known)}, found {name!r}."
+            )
+        resolved += matching
+    if not resolved:
+        raise UnknownDeviceError(
+            f"Expected at least one of runtime_devices, out of {', '.join(known)}."
+        )
+    return tuple(f"/device:{name}" for name in resolved)
+
+
+def _grow_memory() -> None:
+    """Lets GPUs' memory grow as needed, instead of taking all of it at once."""
+    for gpu in tf.config.list_physical_devices("GPU"):
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except RuntimeError:
+            logging.debug("%s is in use already; its memory stays as it is.", gpu.name)

@@ -1,0 +1,131 @@
+"""Fragments of a plan as TensorFlow functions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+from tensorflow_federated.python.core.impl.types import type_conversions
+
+from tff_algos.execution import leaves as leaves_lib
+from tff_algos.execution import types
+from tff_algos.execution.dataflow import Aggregate, Evaluate, Node, Port, Select
+from tff_algos.execution.plan import Fragment
+
+Function = Callable[..., Sequence[tf.Tensor]]
+GetLeaf = Callable[[leaves_lib.Leaf], leaves_lib.Leaf]
+
+
+def build(fragment: Fragment, device: str | None = None) -> Function:
+    """Makes one function of a fragment.
+
+    Args:
+      fragment: Its nodes' leaves are imported with their data sets reduced by
+        loops.
+      device: Where ops without a place of their own run.
+
+    Returns:
+      A function of one tensor for each of the fragment's inputs, giving one for
+      each output.
+    """
+
+    def run(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            return evaluate(fragment, inputs, lambda leaf: leaf.with_loops)
+
+    return concrete_function(run, fragment.inputs)
+
+
+def build_accumulate(
+    aggregates: Sequence[Aggregate], device: str | None = None
+) -> Function:
+    """Makes one function that adds a client's values to all accumulators.
+
+    Args:
+      aggregates: Of one client pass.
+      device: As for `build`.
+
+    Returns:
+      A function of all accumulators' tensors, then all values' tensors, giving
+      all new accumulators' tensors.
+    """
+    zeros = [port for aggregate in aggregates for port in aggregate.zeros]
+    values = [port for aggregate in aggregates for port in aggregate.values]
+
+    def accumulate(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            return accumulate_each(
+                aggregates, inputs[: len(zeros)], inputs[len(zeros) :]
+            )
+
+    return concrete_function(accumulate, [*zeros, *values])
+
+
+def accumulate_each(
+    aggregates: Sequence[Aggregate],
+    accumulators: Sequence[tf.Tensor],
+    values: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Adds values to accumulators in the current graph, aggregate by aggregate."""
+    results, remaining, taken = [], list(accumulators), list(values)
+    for aggregate in aggregates:
+        num_zeros = len(aggregate.zeros)
+        old, remaining = remaining[:num_zeros], remaining[num_zeros:]
+        new, taken = taken[: aggregate.num_values], taken[aggregate.num_values :]
+        results += aggregate.accumulate.with_loops([*old, *new])
+    return results
+
+
+def concrete_function(function: Function, inputs: Sequence[Port]) -> Function:
+    """Traces a function of one tensor per port."""
+    specs = [types.tensor_spec(port.type_signature) for port in inputs]
+    traced = tf.function(function, autograph=False)
+    return traced.get_concrete_function(*specs)
+
+
+def evaluate(
+    fragment: Fragment, inputs: Sequence[tf.Tensor], get_leaf: GetLeaf
+) -> list[tf.Tensor]:
+    """Evaluates a fragment in the current graph.
+
+    Args:
+      fragment: What to evaluate.
+      inputs: A tensor for each of its inputs.
+      get_leaf: Says in which form to import a leaf.
+
+    Returns:
+      A tensor for each of its outputs.
+    """
+    tensors = dict(zip(fragment.inputs, inputs, strict=True))
+    for node in fragment.nodes:
+        arguments = [tensors[port] for port in node.inputs]
+        outputs = _evaluate_node(node, arguments, get_leaf)
+        tensors.update(zip(node.outputs(), outputs, strict=True))
+    return [tf.identity(tensors[port]) for port in fragment.outputs]
+
+
+def _evaluate_node(
+    node: Node, arguments: Sequence[tf.Tensor], get_leaf: GetLeaf
+) -> Sequence[tf.Tensor]:
+    match node:
+        case Evaluate():
+            return get_leaf(node.leaf)(arguments)
+        case Select():
+            return [_selected(node, arguments, get_leaf)]
+        case _:
+            raise TypeError(f"Expected a node to evaluate, found {node}.")
+
+
+def _selected(
+    node: Select, arguments: Sequence[tf.Tensor], get_leaf: GetLeaf
+) -> tf.Tensor:
+    keys, *server_value = arguments
+    structure = type_conversions.type_to_tf_structure(node.element_type)
+
+    def select(key: tf.Tensor) -> Any:
+        flat = get_leaf(node.leaf)([*server_value, key])
+        return tf.nest.pack_sequence_as(structure, flat)
+
+    dataset = tf.data.Dataset.from_tensor_slices(keys).map(select)
+    return tf.data.experimental.to_variant(dataset)

@@ -1,0 +1,407 @@
+"""Rewrites of TensorFlow graphs, so that TFF's leaves run inside of functions.
+
+A leaf of a compiled TFF computation was made for a session of its own: its
+variables are shared by name, an op initialises them first, and data sets are
+reduced by an op that instantiates its function at every call. Each function here
+takes a GraphDef and changes it in place; together they make the leaf a graph
+that may be imported anywhere, any number of times, and run by many threads.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+GraphDef = tf.compat.v1.GraphDef
+Nodes = Iterable[node_def_pb2.NodeDef]
+
+# With this shared name TensorFlow makes a new variable at every execution, which
+# goes when nothing refers to it any more (`ResourceHandle::ANONYMOUS_NAME`).
+_ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+# Ops whose resource is found by name, and those that make one nobody else sees.
+_ANONYMOUS_OPS = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+    "IteratorV2": "AnonymousIteratorV3",
+}
+_SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
+
+_REFERENCE_OPS = ("Variable", "VariableV2", "TemporaryVariable")
+
+_prefixes = (f"leaf{number}_" for number in itertools.count())
+
+
+class UnsupportedOpError(ValueError):
+    """A leaf holds an op that cannot run inside of a function; names it."""
+
+
+def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
+    """Yields the graph's nodes and those of its functions."""
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def op_definition(op: str) -> op_def_pb2.OpDef | None:
+    """Returns the definition of an op; `None` for the name of a function."""
+    return op_def_registry.get(op)
+
+
+def own_resources(graph_def: GraphDef) -> None:
+    """Makes every variable, table and iterator one of the execution's own.
+
+    Raises:
+      UnsupportedOpError: For variables of TensorFlow 1, which have no handle.
+    """
+    for node in all_nodes(graph_def):
+        if node.op in _REFERENCE_OPS:
+            raise UnsupportedOpError(
+                f"Expected resource variables, found {node.op} {node.name!r}."
+            )
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = _ANONYMOUS
+        elif node.op in _ANONYMOUS_OPS:
+            node.op = _ANONYMOUS_OPS[node.op]
+            for attribute in _SHARING_ATTRIBUTES:
+                node.attr.pop(attribute, None)
+
+
+def initialize_first(graph_def: GraphDef, initialize_op: str) -> None:
+    """Lets `initialize_op` run before everything else that touches a resource.
+
+    Args:
+      graph_def: Is sorted too: nodes stand behind what they depend on.
+      initialize_op: Name of the node that initialises the variables and tables.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    initializing = ancestors(nodes, [initialize_op])
+    resources = {node.name for node in graph_def.node if _makes_resource(node)}
+    for node in graph_def.node:
+        if node.name in initializing or node.name in resources:
+            continue
+        if any(node_name(name) in resources for name in node.input):
+            node.input.append(f"^{initialize_op}")
+    sort(graph_def)
+
+
+def _makes_resource(node: node_def_pb2.NodeDef) -> bool:
+    definition = op_definition(node.op)
+    return definition is not None and any(
+        output.type == tf.resource.as_datatype_enum for output in definition.output_arg
+    )
+
+
+def node_name(tensor_name: str) -> str:
+    """Returns the node of an input's name: `a` for `a:1` and for `^a`."""
+    return tensor_name.removeprefix("^").partition(":")[0]
+
+
+def ancestors(
+    nodes: Mapping[str, node_def_pb2.NodeDef], names: Iterable[str]
+) -> set[str]:
+    """Returns the named nodes and all that they depend on."""
+    found, waiting = set(), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(node_name(tensor) for tensor in nodes[name].input)
+    return found
+
+
+def sort(graph_def: GraphDef) -> None:
+    """Puts the nodes behind what they depend on, otherwise as they stood.
+
+    Automatic control dependencies follow the order in which ops are made: it must
+    agree with the dependencies that are in the graph.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    ordered, visited = [], set()
+    for root, node in nodes.items():
+        if root in visited:
+            continue
+        stack = [(root, iter(node.input))]
+        visited.add(root)
+        while stack:
+            name, inputs = stack[-1]
+            for tensor in inputs:
+                needed = node_name(tensor)
+                if needed not in visited:
+                    visited.add(needed)
+                    stack.append((needed, iter(nodes[needed].input)))
+                    break
+            else:
+                ordered.append(nodes[name])
+                stack.pop()
+    copies = [node_def_pb2.NodeDef.FromString(n.SerializeToString()) for n in ordered]
+    del graph_def.node[:]
+    graph_def.node.extend(copies)
+
+
+def keep_data_on_host(graph_def: GraphDef) -> None:
+    """Pins what makes or reads data sets to the CPU: no other device has it."""
+    for node in all_nodes(graph_def):
+        if node.op in _HOST_OPS or node.op.endswith(("Dataset", "DatasetV2")):
+            node.device = "/device:CPU:0"
+
+
+_HOST_OPS = (
+    "AnonymousIteratorV3",
+    "MakeIterator",
+    "IteratorGetNext",
+    "IteratorGetNextAsOptional",
+    "OptionalHasValue",
+    "OptionalGetValue",
+    "DatasetFromGraph",
+)
+
+
+def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
+    """Gives the graph's functions names that no other graph of this process has.
+
+    Returns:
+      The new name of every function, by its old name.
+    """
+    prefix = next(_prefixes)
+    names = {
+        function.signature.name: prefix + function.signature.name
+        for function in graph_def.library.function
+    }
+    for function in graph_def.library.function:
+        function.signature.name = names[function.signature.name]
+        # They only link a forward function with its gradient, by the old names.
+        for attribute in ("forward_function_name", "backward_function_name"):
+            function.attr.pop(attribute, None)
+    for gradient in graph_def.library.gradient:
+        gradient.function_name = names[gradient.function_name]
+        gradient.gradient_func = names[gradient.gradient_func]
+    for node in all_nodes(graph_def):
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            if value.HasField("func"):
+                value.func.name = names.get(value.func.name, value.func.name)
+            for function in value.list.func:
+                function.name = names.get(function.name, function.name)
+    return names
+
+
+def reduce_by_loops(graph_def: GraphDef) -> None:
+    """Replaces every ReduceDataset by a While loop over an iterator.
+
+    ReduceDataset instantiates its function anew at every call and always on the
+    CPU, which costs more than a step of a small model; a loop is part of the graph,
+    is optimised with it and runs where the graph runs.
+    """
+    signatures = {
+        function.signature.name: function for function in graph_def.library.function
+    }
+    loops = _LoopLibrary(signatures)
+    for node in graph_def.node:
+        if node.op == "ReduceDataset":
+            loops.replace(node)
+    for function in graph_def.library.function:
+        replaced = set()
+        for node in function.node_def:
+            if node.op == "ReduceDataset":
+                loops.replace(node)
+                replaced.add(node.name)
+        if replaced:
+            _rename_outputs(function, replaced)
+    graph_def.library.function.extend(loops.functions)
+
+
+def _rename_outputs(function: function_pb2.FunctionDef, nodes: set[str]) -> None:
+    """Lets inputs say `output`, a call's name of its results, not `components`."""
+
+    def renamed(tensor: str) -> str:
+        name, _, rest = tensor.partition(":")
+        if name in nodes and rest.startswith("components:"):
+            return f"{name}:output:{rest.removeprefix('components:')}"
+        return tensor
+
+    for node in function.node_def:
+        inputs = [renamed(tensor) for tensor in node.input]
+        del node.input[:]
+        node.input.extend(inputs)
+    for key, tensor in function.ret.items():
+        function.ret[key] = renamed(tensor)
+
+
+class _LoopLibrary:
+    """Makes the functions of the loops that replace ReduceDataset ops."""
+
+    def __init__(self, signatures: Mapping[str, function_pb2.FunctionDef]):
+        self._signatures = signatures
+        self.functions: list[function_pb2.FunctionDef] = []
+
+    def replace(self, node: node_def_pb2.NodeDef) -> None:
+        """Turns a ReduceDataset node into a call of a loop with the same results."""
+        name = f"reduce{len(self.functions)}_{node.attr['f'].func.name}"
+        states = list(node.attr["Tstate"].list.type)
+        others = list(node.attr["Targuments"].list.type)
+        variant = tf.variant.as_datatype_enum
+        self._add_loop(name, node, states, others)
+        controls_and_shapes = ("_class",)
+        kept = {k: v for k, v in node.attr.items() if k in controls_and_shapes}
+        node.op = "StatefulPartitionedCall"
+        node.attr.clear()
+        for key, value in kept.items():
+            node.attr[key].CopyFrom(value)
+        node.attr["f"].func.name = name
+        _set_types(node, "Tin", [variant, *states, *others])
+        _set_types(node, "Tout", states)
+
+    def _add_loop(self, name, node, states, others) -> None:
+        step = node.attr["f"].func.name
+        function = self._signatures[step]
+        arguments = function.signature.input_arg
+        elements = arguments[len(states) : len(arguments) - len(others)]
+        first = len(states)
+        element_types = [argument.type for argument in elements]
+        element_shapes = [
+            _argument_shape(function, first + index) for index in range(len(elements))
+        ]
+        stateful = function.signature.is_stateful
+        loop = [
+            tf.bool.as_datatype_enum,
+            tf.resource.as_datatype_enum,
+            tf.variant.as_datatype_enum,
+            *states,
+            *others,
+        ]
+        data = (element_types, element_shapes)
+        self.functions.append(_condition(f"{name}_condition", loop))
+        self.functions.append(
+            _body(f"{name}_body", step, stateful, loop, len(states), data)
+        )
+        shapes = node.attr["output_shapes"].list.shape
+        self.functions.append(_loop(name, loop, states, others, shapes, data))
+
+
+def _argument_shape(function: function_pb2.FunctionDef, index: int):
+    """Returns the static shape of a function's argument, as far as it is known."""
+    known = function.arg_attr[index].attr if index in function.arg_attr else {}
+    if "_output_shapes" in known:
+        return known["_output_shapes"].list.shape[0]
+    return tf.TensorShape(None).as_proto()
+
+
+def _condition(name: str, types: list[int]) -> function_pb2.FunctionDef:
+    function = _function(name, types, [types[0]])
+    keep = function.node_def.add(name="keep", op="Identity", input=["in0"])
+    keep.attr["T"].type = types[0]
+    function.ret["out0"] = "keep:output:0"
+    return function
+
+
+def _body(name, step, stateful, types, num_states, data) -> function_pb2.FunctionDef:
+    """The next element is fetched while the step of this one runs."""
+    function = _function(name, types, types)
+    variables = [f"in{index}" for index in range(len(types))]
+    states, others = variables[3 : 3 + num_states], variables[3 + num_states :]
+    value = function.node_def.add(name="value", op="OptionalGetValue", input=["in2"])
+    _set_data(value, data)
+    elements = [f"value:components:{index}" for index in range(len(data[0]))]
+    call = function.node_def.add(
+        name="step",
+        op="StatefulPartitionedCall" if stateful else "PartitionedCall",
+        input=[*states, *elements, *others],
+    )
+    call.attr["f"].func.name = step
+    _set_types(
+        call, "Tin", types[3 : 3 + num_states] + data[0] + types[3 + num_states :]
+    )
+    _set_types(call, "Tout", types[3 : 3 + num_states])
+    following = function.node_def.add(
+        name="following", op="IteratorGetNextAsOptional", input=["in1"]
+    )
+    _set_data(following, data)
+    function.node_def.add(
+        name="more", op="OptionalHasValue", input=["following:optional:0"]
+    )
+    function.ret["out0"] = "more:has_value:0"
+    function.ret["out1"] = "in1"
+    function.ret["out2"] = "following:optional:0"
+    for index in range(num_states):
+        function.ret[f"out{3 + index}"] = f"step:output:{index}"
+    for index, other in enumerate(others, start=3 + num_states):
+        function.ret[f"out{index}"] = other
+    if stateful:
+        _must_run(function, "step")
+    _must_run(function, "following")
+    return function
+
+
+def _loop(name, types, states, others, shapes, data) -> function_pb2.FunctionDef:
+    inputs = [tf.variant.as_datatype_enum, *states, *others]
+    function = _function(name, inputs, states)
+    iterator = function.node_def.add(name="iterator", op="AnonymousIteratorV3")
+    _set_data(iterator, data)
+    start = function.node_def.add(
+        name="start", op="MakeIterator", input=["in0", "iterator:handle:0"]
+    )
+    first = function.node_def.add(
+        name="first",
+        op="IteratorGetNextAsOptional",
+        input=["iterator:handle:0", f"^{start.name}"],
+    )
+    _set_data(first, data)
+    function.node_def.add(name="any", op="OptionalHasValue", input=["first:optional:0"])
+    loop = function.node_def.add(
+        name="loop",
+        op="While",
+        input=["any:has_value:0", "iterator:handle:0", "first:optional:0"]
+        + [f"in{index}" for index in range(1, len(inputs))],
+    )
+    _set_types(loop, "T", types)
+    loop.attr["cond"].func.name = f"{name}_condition"
+    loop.attr["body"].func.name = f"{name}_body"
+    loop.attr["parallel_iterations"].i = 10
+    loop.attr["_lower_using_switch_merge"].b = True
+    unknown = tf.TensorShape(None).as_proto()
+    every_shape = [
+        tf.TensorShape([]).as_proto(),
+        *([unknown] * 2),
+        *shapes,
+        *([unknown] * len(others)),
+    ]
+    loop.attr["output_shapes"].list.shape.extend(every_shape)
+    for index in range(len(states)):
+        function.ret[f"out{index}"] = f"loop:output:{3 + index}"
+    _must_run(function, "loop")
+    return function
+
+
+def _function(name: str, inputs: list[int], outputs: list[int]):
+    function = function_pb2.FunctionDef()
+    function.signature.name = name
+    function.signature.is_stateful = True
+    for index, dtype in enumerate(inputs):
+        function.signature.input_arg.add(name=f"in{index}", type=dtype)
+    for index, dtype in enumerate(outputs):
+        function.signature.output_arg.add(name=f"out{index}", type=dtype)
+    return function
+
+
+def _must_run(function: function_pb2.FunctionDef, node: str) -> None:
+    function.signature.control_output.append(node)
+    function.control_ret[node] = node
+
+
+def _set_types(node: node_def_pb2.NodeDef, attribute: str, types: list[int]) -> None:
+    node.attr[attribute].list.type.extend(types)
+    if not types:
+        node.attr[attribute].list.SetInParent()
+
+
+def _set_data(node: node_def_pb2.NodeDef, data) -> None:
+    types, shapes = data
+    _set_types(node, "output_types", types)
+    node.attr["output_shapes"].list.shape.extend(shapes)

@@ -1,0 +1,212 @@
+"""Runs TFF computations in this Python process, on its CPUs or GPUs.
+
+TFF's own runtime sends computations, data sets and weights to a child process,
+which knows no GPU. Here a computation is compiled with TFF's compiler, planned as
+server stages and passes over the clients, and its TensorFlow runs where the
+caller's TensorFlow runs. Works for every computation, not for tff_algos' alone:
+
+    tff_algos.execution.set_in_process_context()
+"""
+
+import collections
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tree
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.computation import function_utils
+
+from tff_algos.execution import client_passes, compilation, devices, program
+from tff_algos.execution.program import Program
+
+# Plans of computations that were not called for long are made again if they are.
+_MAX_PLANS = 256
+
+
+class InProcessContext(tff.framework.SyncContext):
+    """A synchronous TFF context without another process."""
+
+    def __init__(
+        self,
+        default_num_clients: int = 0,
+        runtime_devices: Sequence[str] | None = None,
+        num_threads: int | None = None,
+        insecure_aggregation: bool = False,
+    ):
+        """Makes the context; see `set_in_process_context` for the arguments."""
+        if default_num_clients < 0:
+            raise ValueError(
+                f"Expected default_num_clients of at least 0, found "
+                f"{default_num_clients}."
+            )
+        if num_threads is not None and num_threads < 1:
+            raise ValueError(
+                f"Expected num_threads of at least 1, found {num_threads}."
+            )
+        self._default_num_clients = default_num_clients
+        self._devices = devices.resolve(runtime_devices)
+        self._workers = client_passes.Workers(num_threads or _num_cpus())
+        self._insecure_aggregation = insecure_aggregation
+        self._programs = _ProgramCache(self._compile)
+        self._process = os.getpid()
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation.
+
+        Args:
+          comp: A `tff.Computation`.
+          arg: Its argument, packed as TFF does; `None` without one.
+
+        Returns:
+          Its result in the Python containers of its type.
+
+        Raises:
+          ClientError: If a client's part fails; says which client.
+          UnsupportedComputationError: If the runtime cannot run it; says why.
+          RuntimeError: In a forked child, where TensorFlow's threads are missing.
+          TypeError: If the argument is not of the computation's type.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "The in-process context was made before this process was forked, and "
+                "TensorFlow does not survive a fork: start processes by 'spawn'."
+            )
+        result_type = comp.type_signature.result
+        if arg is not None:
+            arg = _transform_argument(arg)
+        # A caller inside of a graph, a notebook's `tf.function` say, still gets values.
+        with tf.init_scope():
+            functions = program.functional_arguments(arg, comp.type_signature.parameter)
+            result = self._programs.get(comp, functions).run(arg)
+        result = tff.types.type_to_py_container(result, result_type)
+        return tff.tensorflow.transform_result(result)
+
+    def _compile(self, comp: Any, functions: Sequence[Any]) -> Program:
+        plan = compilation.compile_to_plan(comp, functions, self._insecure_aggregation)
+        return Program(
+            plan,
+            comp.type_signature,
+            self._devices,
+            self._workers,
+            self._default_num_clients,
+        )
+
+
+def set_in_process_context(
+    default_num_clients: int = 0,
+    runtime_devices: Sequence[str] | None = None,
+    num_threads: int | None = None,
+    insecure_aggregation: bool = False,
+) -> InProcessContext:
+    """Makes the in-process runtime this thread's default context.
+
+    Args:
+      default_num_clients: Number of clients where the arguments don't tell.
+      runtime_devices: Devices to run on, such as `["GPU:0", "GPU:1"]`: clients
+        take turns on them, the server is on the first. All GPUs by default, with
+        memory growth, or the CPU where there is none.
+      num_threads: How many clients are worked on at once; as many as this process
+        has CPUs by default. Results do not depend on it.
+      insecure_aggregation: Computes secure sums and selections in the clear, as
+        `tff.backends.test` contexts do, instead of refusing them.
+
+    Returns:
+      The context.
+
+    Raises:
+      ValueError: If an argument is out of range or a device does not exist.
+    """
+    context = InProcessContext(
+        default_num_clients, runtime_devices, num_threads, insecure_aggregation
+    )
+    tff.framework.set_default_context(context)
+    return context
+
+
+@contextlib.contextmanager
+def in_process_context(**kwargs: Any) -> Iterator[InProcessContext]:
+    """Runs the body in an `InProcessContext` of its own.
+
+    Args:
+      **kwargs: As `set_in_process_context` takes them.
+
+    Yields:
+      The context.
+    """
+    context = InProcessContext(**kwargs)
+    with tff.framework.get_context_stack().install(context):
+        yield context
+
+
+def _num_cpus() -> int:
+    """How many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _transform_argument(arg: Any) -> Any:
+    """Makes NumPy of what TFF packed, as TFF's own contexts do."""
+
+    def to_python(value: Any) -> Any:
+        if isinstance(value, structure.Struct):
+            return structure.to_odict_or_tuple(value)
+        return None
+
+    if not isinstance(arg, structure.Struct):
+        return tff.tensorflow.transform_args(tree.traverse(to_python, arg))
+    args, kwargs = function_utils.unpack_args_from_struct(arg)
+    args = tff.tensorflow.transform_args(tree.traverse(to_python, args))
+    kwargs = tff.tensorflow.transform_args(tree.traverse(to_python, kwargs))
+    return function_utils.pack_args_into_struct(args, kwargs)
+
+
+class _ProgramCache:
+    """Programs, made once for each computation, and for computations equal to it."""
+
+    def __init__(self, compile_program: Callable[..., Program]):
+        self._compile = compile_program
+        self._by_object: dict[int, tuple[weakref.ref, Program]] = {}
+        self._by_value: collections.OrderedDict[bytes, Program]
+        self._by_value = collections.OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, comp: Any, functions: Sequence[Any]) -> Program:
+        """Returns the program of a computation and its functional arguments."""
+        # One at a time: whoever asks for a program that is being made waits for it.
+        with self._lock:
+            if functions:
+                return self._get_by_value(comp, functions)
+            reference, program = self._by_object.get(id(comp), (None, None))
+            if reference is None or reference() is not comp:
+                program = self._get_by_value(comp, functions)
+                forget = functools.partial(self._by_object.pop, id(comp), None)
+                self._by_object[id(comp)] = (
+                    weakref.ref(comp, lambda _: forget()),
+                    program,
+                )
+            return program
+
+    def _get_by_value(self, comp: Any, functions: Sequence[Any]) -> Program:
+        digest = hashlib.sha256()
+        for computation in (comp, *functions):
+            proto = tff.framework.serialize_computation(computation)
+            digest.update(proto.SerializeToString(deterministic=True))
+        key = digest.digest()
+        if key not in self._by_value:
+            self._by_value[key] = self._compile(comp, functions)
+            if len(self._by_value) > _MAX_PLANS:
+                self._by_value.popitem(last=False)
+        self._by_value.move_to_end(key)
+        return self._by_value[key]

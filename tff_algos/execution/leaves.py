@@ -1,0 +1,172 @@
+"""Leaves of a compiled TFF computation: blocks of TensorFlow, callable in a graph."""
+
+import functools
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.core.framework import function_pb2
+from tensorflow.python.eager import context
+
+from tff_algos.execution import graph_rewrites
+
+
+@attrs.frozen(eq=False, slots=False)
+class Leaf:
+    """A TensorFlow graph with inputs and outputs.
+
+    Attributes:
+      name: What error messages call it.
+      graph_def: Holds only what the outputs need; may be imported many times.
+      inputs: Names of the tensors to feed; `None` where the graph ignores one.
+      outputs: Names of the tensors to fetch.
+    """
+
+    name: str
+    graph_def: tf.compat.v1.GraphDef
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    _functions: "_Functions" = attrs.field(init=False, repr=False)
+
+    @_functions.default
+    def _own_functions(self) -> "_Functions":
+        return _Functions(self.graph_def.library)
+
+    def __call__(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Adds the leaf to the current graph.
+
+        Args:
+          inputs: One tensor for each of `self.inputs`; data sets as variants.
+
+        Returns:
+          One tensor for each of `self.outputs`.
+        """
+        self._functions.add_to_context()
+        fed = zip(self.inputs, inputs, strict=True)
+        return tf.graph_util.import_graph_def(
+            self.graph_def,
+            input_map={name: tensor for name, tensor in fed if name is not None},
+            return_elements=list(self.outputs),
+            name=self.name,
+        )
+
+    @functools.cached_property
+    def with_loops(self) -> "Leaf":
+        """The leaf with its data sets reduced by loops.
+
+        Lives as long as this one, and with it the functions that it calls.
+        """
+        graph_def = tf.compat.v1.GraphDef()
+        graph_def.CopyFrom(self.graph_def)
+        graph_rewrites.reduce_by_loops(graph_def)
+        graph_rewrites.keep_data_on_host(graph_def)
+        graph_rewrites.prefix_functions(graph_def)
+        return attrs.evolve(self, graph_def=graph_def)
+
+
+class _Functions:
+    """Functions that TensorFlow's eager context knows while this object lives.
+
+    What imports a graph adds its functions to the graph alone, where a call from
+    outside does not find them.
+    """
+
+    def __init__(self, library: function_pb2.FunctionDefLibrary):
+        self._library = library
+        self._lock = threading.Lock()
+        self._added = False
+
+    def add_to_context(self) -> None:
+        with self._lock:
+            if self._added:
+                return
+            self._added = True
+            names = []
+            for function in self._library.function:
+                context.context().add_function_def(function)
+                names.append(function.signature.name)
+            weakref.finalize(self, _remove_functions, names).atexit = False
+
+
+def _remove_functions(names: Sequence[str]) -> None:
+    for name in names:
+        context.context().remove_function(name)
+
+
+def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
+    """Makes a leaf of a compiled block of TensorFlow.
+
+    Args:
+      block: With a `tensorflow` computation.
+      name: What error messages and the graph call it.
+
+    Returns:
+      The leaf.
+
+    Raises:
+      graph_rewrites.UnsupportedOpError: If an op cannot run inside of a function.
+    """
+    proto = block.proto.tensorflow
+    graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(graph_def)
+    inputs = tuple(_tensor_names(proto.parameter))
+    outputs = tuple(_tensor_names(proto.result))
+    graph_def = _needed(graph_def, outputs, proto.initialize_op)
+    graph_rewrites.own_resources(graph_def)
+    if proto.initialize_op:
+        graph_rewrites.initialize_first(graph_def, proto.initialize_op)
+    _drop_session_token(graph_def, proto.session_token_tensor_name)
+    graph_rewrites.prefix_functions(graph_def)
+    present = {node.name for node in graph_def.node}
+    fed = tuple(
+        tensor if graph_rewrites.node_name(tensor) in present else None
+        for tensor in inputs
+    )
+    return Leaf(name, graph_def, fed, outputs)
+
+
+def _tensor_names(binding: Any) -> Iterator[str]:
+    """Yields the tensors of a binding in the order of its type's leaves."""
+    match binding.WhichOneof("binding"):
+        case None:
+            return
+        case "tensor":
+            yield binding.tensor.tensor_name
+        case "sequence":
+            yield binding.sequence.variant_tensor_name
+        case "struct":
+            for element in binding.struct.element:
+                yield from _tensor_names(element)
+
+
+def _needed(
+    graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], initialize_op: str
+) -> tf.compat.v1.GraphDef:
+    """Returns what a session would run for the outputs, initialisation included."""
+    fetched = [graph_rewrites.node_name(tensor) for tensor in outputs]
+    if initialize_op:
+        fetched.append(initialize_op)
+    nodes = {node.name: node for node in graph_def.node}
+    needed = graph_rewrites.ancestors(nodes, fetched)
+    return tf.compat.v1.GraphDef(
+        node=[node for node in graph_def.node if node.name in needed],
+        library=graph_def.library,
+        versions=graph_def.versions,
+    )
+
+
+def _drop_session_token(graph_def: tf.compat.v1.GraphDef, token: str) -> None:
+    """Gives the token, which names a session, the value it has without one."""
+    for node in graph_def.node:
+        if token and node.name == graph_rewrites.node_name(token):
+            node.op = "Const"
+            node.attr.clear()
+            node.attr["dtype"].type = tf.string.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(b""))

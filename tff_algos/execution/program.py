@@ -1,0 +1,220 @@
+"""A planned computation, ready to be called with Python values."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.executors import cardinalities_utils
+
+from tff_algos.execution import graph_functions, types
+from tff_algos.execution.client_passes import Lazy, PassInputs, StreamingPass, Workers
+from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.plan import ClientPass, Plan, ServerStage
+
+
+class Program:
+    """Runs a plan; may be called by several threads at once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        signature: tff.FunctionType,
+        devices: Sequence[str],
+        workers: Workers,
+        default_num_clients: int,
+    ):
+        """Traces nothing yet.
+
+        Args:
+          plan: Of a computation of type `signature`.
+          signature: Says how arguments and results are structured.
+          devices: The server is on the first, clients are on all.
+          workers: Threads for the clients.
+          default_num_clients: Of computations whose arguments do not tell.
+        """
+        self._plan = plan
+        self._signature = signature
+        self._workers = workers
+        self._default_num_clients = default_num_clients
+        self._steps = [_Step(step, devices) for step in plan.steps]
+
+    def run(self, arg: Any) -> Any:
+        """Runs the computation.
+
+        Args:
+          arg: Its argument; `None` without one.
+
+        Returns:
+          Its result: NumPy values and data sets in `tff.structure.Struct`s, a list
+          of them for values that differ between clients.
+
+        Raises:
+          ClientError: If a client's part fails.
+          TypeError: If the argument is not of the computation's type.
+        """
+        values = _Values(self._num_clients(arg))
+        parameter = self._signature.parameter
+        if parameter is not None:
+            embedded = _embed(arg, parameter)
+            for port, value in zip(
+                self._plan.dataflow.parameters, embedded, strict=True
+            ):
+                values.set(port, value)
+        for step in self._steps:
+            step.run(values, self._workers)
+        remaining = iter(self._plan.dataflow.results)
+        return _extract(remaining, self._signature.result, values)
+
+    def _num_clients(self, arg: Any) -> int:
+        parameter = self._signature.parameter
+        cardinalities = {}
+        if parameter is not None:
+            cardinalities = cardinalities_utils.infer_cardinalities(arg, parameter)
+        return cardinalities.get(tff.CLIENTS, self._default_num_clients)
+
+
+class _Values:
+    """The values of ports in one run: tensors, or a tensor for each client."""
+
+    def __init__(self, num_clients: int):
+        self.num_clients = num_clients
+        self._values: dict[Port, Any] = {}
+
+    def set(self, port: Port, value: Any) -> None:
+        self._values[port] = value
+
+    def get(self, port: Port) -> Any:
+        return self._values[port]
+
+    def of_client(self, port: Port, position: int) -> tf.Tensor:
+        value = self._values[port]
+        return value[position] if port.placement is Placement.CLIENTS else value
+
+
+class _Step:
+    """A stage or a pass of the plan, with its functions."""
+
+    def __init__(self, step: ServerStage | ClientPass, devices: Sequence[str]):
+        self._step = step
+        if isinstance(step, ServerStage):
+            self._stage = Lazy(lambda: graph_functions.build(step.fragment, devices[0]))
+        else:
+            self._pass = StreamingPass(step, devices)
+
+    def run(self, values: _Values, workers: Workers) -> None:
+        """Takes what the step needs from `values` and adds what it gives."""
+        if isinstance(self._step, ServerStage):
+            fragment = self._step.fragment
+            outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
+            for port, value in zip(fragment.outputs, outputs, strict=True):
+                values.set(port, value)
+        else:
+            self._run_pass(values, workers)
+
+    def _run_pass(self, values: _Values, workers: Workers) -> None:
+        step = self._step
+        inputs = {Placement.SERVER: {}, Placement.CLIENTS: {}}
+        for port in step.fragment.inputs:
+            inputs[port.placement][port] = values.get(port)
+        zeros = [values.get(port) for each in step.aggregates for port in each.zeros]
+        result = self._pass.run(
+            PassInputs(
+                inputs[Placement.SERVER],
+                inputs[Placement.CLIENTS],
+                zeros,
+                values.num_clients,
+            ),
+            workers,
+        )
+        totals = [port for each in step.aggregates for port in each.outputs()]
+        for port, value in zip(totals, result.accumulators, strict=True):
+            values.set(port, value)
+        for port, column in zip(step.kept, result.kept, strict=True):
+            values.set(port, column)
+
+
+def functional_arguments(arg: Any, type_spec: tff.Type | None) -> list[Any]:
+    """Returns the computations in an argument, in the order of its type."""
+    match type_spec:
+        case tff.FunctionType():
+            return [arg]
+        case tff.StructType():
+            return [
+                function
+                for value, (_, element_type) in zip(
+                    structure.from_container(arg),
+                    structure.iter_elements(type_spec),
+                    strict=True,
+                )
+                for function in functional_arguments(value, element_type)
+            ]
+        case _:
+            return []
+
+
+def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
+    """Yields the values of a parameter's ports, in order."""
+    match type_spec:
+        case tff.StructType():
+            values = structure.from_container(arg)
+            elements = structure.iter_elements(type_spec)
+            for value, (_, element) in zip(values, elements, strict=True):
+                yield from _embed(value, element)
+        case tff.FederatedType() if _differs(type_spec):
+            yield from _embed_clients(arg, type_spec.member)
+        case tff.FederatedType():
+            yield from types.embed(arg, type_spec.member)
+        case tff.FunctionType():
+            return
+        case _:
+            yield from types.embed(arg, type_spec)
+
+
+def _differs(type_spec: tff.FederatedType) -> bool:
+    """Whether there is a value for each client."""
+    return type_spec.placement is tff.CLIENTS and not type_spec.all_equal
+
+
+def _embed_clients(
+    values: Sequence[Any], member: tff.Type
+) -> Iterator[list[tf.Tensor]]:
+    """Yields a list with a tensor of every client for each tensor of the type."""
+    columns: list[list[tf.Tensor]] = [[] for _ in types.flatten(member)]
+    embedder = types.Embedder(member)
+    for position, value in enumerate(values):
+        try:
+            tensors = embedder(value)
+        except TypeError as error:
+            raise TypeError(f"Client {position} of {len(values)}: {error}") from error
+        for column, tensor in zip(columns, tensors, strict=True):
+            column.append(tensor)
+    yield from columns
+
+
+def _extract(ports: Iterator[Port], type_spec: tff.Type, values: _Values) -> Any:
+    """Returns the result of a type, taking its ports in order."""
+    match type_spec:
+        case tff.FederatedType() if _differs(type_spec):
+            taken = [next(ports) for _ in types.flatten(type_spec.member)]
+            return [
+                types.extract(
+                    iter([values.of_client(port, position) for port in taken]),
+                    type_spec.member,
+                )
+                for position in range(values.num_clients)
+            ]
+        case tff.FederatedType():
+            return _extract(ports, type_spec.member, values)
+        case tff.StructType():
+            return structure.Struct(
+                [
+                    (name, _extract(ports, element, values))
+                    for name, element in structure.iter_elements(type_spec)
+                ]
+            )
+        case _:
+            return types.extract(iter([values.get(next(ports))]), type_spec)

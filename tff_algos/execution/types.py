@@ -1,0 +1,168 @@
+"""TFF types as flat lists of tensors, and Python values of these types.
+
+Inside the runtime a value of a type is a flat sequence of tensors, one for each
+tensor or sequence in the type, in the order of the type; a sequence is the
+variant tensor of a data set.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.executors import value_serialization
+from tensorflow_federated.python.core.impl.types import type_conversions
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+
+def flatten(type_spec: tff.Type | None) -> Iterator[tff.Type]:
+    """Yields the tensor and sequence types in an unplaced type.
+
+    Raises:
+      TypeError: For types that are no data: functions, federated types.
+    """
+    match type_spec:
+        case None:
+            return
+        case tff.TensorType() | tff.SequenceType():
+            yield type_spec
+        case tff.StructType():
+            for _, element in structure.iter_elements(type_spec):
+                yield from flatten(element)
+        case _:
+            raise TypeError(f"Expected tensors and sequences, found {type_spec}.")
+
+
+def tensor_spec(type_spec: tff.Type) -> tf.TensorSpec:
+    """Returns the spec of the tensor that a tensor or a sequence is here."""
+    if isinstance(type_spec, tff.SequenceType):
+        return tf.TensorSpec([], tf.variant)
+    shape = None if type_spec.shape is None else list(type_spec.shape)
+    return tf.TensorSpec(shape, type_spec.dtype.type)
+
+
+class Embedder:
+    """Embeds many values of one type, checking what they have in common once."""
+
+    def __init__(self, type_spec: tff.Type):
+        self._type = type_spec
+        self._checked = None
+
+    def __call__(self, value: Any) -> list[tf.Tensor]:
+        """Returns what `embed` yields."""
+        if isinstance(self._type, tff.SequenceType) and isinstance(
+            value, tf.data.Dataset
+        ):
+            if value.element_spec != self._checked:
+                as_dataset(value, self._type)
+                self._checked = value.element_spec
+            return [tf.data.experimental.to_variant(value)]
+        return list(embed(value, self._type))
+
+
+def embed(value: Any, type_spec: tff.Type) -> Iterator[tf.Tensor]:
+    """Yields the tensors of a Python value of an unplaced type.
+
+    Args:
+      value: What TFF accepts for the type: NumPy arrays and Python scalars, data
+        sets or lists of elements, any container that names match.
+      type_spec: The type.
+
+    Raises:
+      TypeError: If the value is not of that type.
+    """
+    match type_spec:
+        case tff.TensorType():
+            yield _embed_tensor(value, type_spec)
+        case tff.SequenceType():
+            yield tf.data.experimental.to_variant(as_dataset(value, type_spec))
+        case tff.StructType():
+            yield from _embed_struct(value, type_spec)
+        case _:
+            raise TypeError(f"Expected a value, found an argument of type {type_spec}.")
+
+
+def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+    dtype = type_spec.dtype.type
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        value = np.asarray(value, dtype)
+    if not array.is_compatible_shape(value, type_spec.shape):
+        raise TypeError(
+            f"Expected a value of type {type_spec}, found shape {np.shape(value)}."
+        )
+    if not array.is_compatible_dtype(value, dtype):
+        found = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"Expected a value of type {type_spec}, found {found}.")
+    return tf.constant(value, dtype)
+
+
+def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
+    """Returns a sequence as a data set; lists of elements become one.
+
+    Raises:
+      TypeError: If the elements are not of the sequence's type.
+    """
+    if isinstance(value, list):
+        value = tensorflow_utils.make_data_set_from_elements(
+            None, value, type_spec.element
+        )
+    if not isinstance(value, tf.data.Dataset):
+        raise TypeError(
+            f"Expected a data set or a list for {type_spec}, found {type(value)}."
+        )
+    element = tff.types.tensorflow_to_type(value.element_spec)
+    value_serialization._check_container_compat_with_tf_nest(element)
+    if not type_spec.is_assignable_from(tff.SequenceType(element)):
+        raise TypeError(
+            f"Expected a data set of type {type_spec}, found one of "
+            f"{tff.SequenceType(element)}."
+        )
+    return value
+
+
+def _embed_struct(value: Any, type_spec: tff.StructType) -> Iterator[tf.Tensor]:
+    elements = structure.to_elements(structure.from_container(value))
+    expected = structure.to_elements(type_spec)
+    if len(elements) != len(expected):
+        raise TypeError(
+            f"Expected {len(expected)} elements for {type_spec}, found {len(elements)}."
+        )
+    for (name, element), (expected_name, element_type) in zip(
+        elements, expected, strict=True
+    ):
+        if name not in (None, expected_name):
+            raise TypeError(
+                f"Expected an element {expected_name!r} of {type_spec}, found {name!r}."
+            )
+        yield from embed(element, element_type)
+
+
+def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
+    """Returns the Python value of an unplaced type, taken from its tensors.
+
+    Args:
+      tensors: Yields the tensors of the type, in order, and maybe more.
+      type_spec: The type.
+
+    Returns:
+      NumPy values, and data sets for sequences, in `tff.structure.Struct`s.
+    """
+    match type_spec:
+        case tff.TensorType():
+            return next(tensors).numpy()
+        case tff.SequenceType():
+            spec = type_conversions.type_to_tf_structure(type_spec.element)
+            return tf.data.experimental.from_variant(next(tensors), spec)
+        case _:
+            return structure.Struct(
+                [
+                    (name, extract(tensors, element))
+                    for name, element in structure.iter_elements(type_spec)
+                ]
+            )
