@@ -65,7 +65,19 @@ flags.DEFINE_string(
     "output_dir", None, "Results folder (runs/<algo>-<dataset>-<timestamp>)."
 )
 flags.DEFINE_bool("resume", True, "Go on with the run in --output_dir, if any.")
-flags.DEFINE_enum("runtime", "native", ["native"], "What runs TFF computations.")
+flags.DEFINE_enum(
+    "runtime",
+    "in_process",
+    ["in_process", "native"],
+    "What runs TFF computations: this process, on GPUs where there are any, or TFF's "
+    "own C++ worker on the CPU.",
+)
+flags.DEFINE_list(
+    "runtime_devices",
+    None,
+    "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (all GPUs, or the "
+    "CPU where there is none).",
+)
 
 
 def _derived_fields() -> dict[str, dict[str, attrs.Attribute]]:
@@ -211,6 +223,26 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     )
 
 
+def _set_context() -> None:
+    """Makes the runtime that the flags name the default.
+
+    Raises:
+      HyperparameterError: If devices are chosen for a runtime that has none.
+      execution.UnknownDeviceError: If a device does not exist.
+    """
+    if FLAGS.runtime == "in_process":
+        execution.set_in_process_context(runtime_devices=FLAGS.runtime_devices)
+        return
+    if FLAGS.runtime_devices is not None:
+        raise HyperparameterError(
+            "runtime_devices",
+            ",".join(FLAGS.runtime_devices),
+            "nothing, --runtime=native does not use it; it belongs to "
+            "--runtime=in_process",
+        )
+    execution.set_native_context()
+
+
 def _run() -> int:
     """Runs what the flags ask for and returns the exit status."""
     if FLAGS.list and FLAGS.algo is None:
@@ -225,7 +257,7 @@ def _run() -> int:
         records = [algorithm.resolve(entry.name, entry.settings, {}), entry.options()]
         print(report.settings(algorithm, entry, [*records, runner.RunOptions()]))
         return 0
-    execution.set_native_context()
+    _set_context()
     spec = _build_spec(algorithm, entry)
     print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
     result = runner.run(spec)

@@ -44,13 +44,14 @@ class PassInputs:
 
     Attributes:
       server: A tensor for each input of the pass that is the server's.
-      clients: For each input that is the clients', a tensor per client.
+      clients: For each input that is the clients', a tensor or a data set per
+        client.
       zeros: A tensor for each tensor of the aggregates' accumulators.
       num_clients: How many clients there are.
     """
 
     server: dict[Port, tf.Tensor]
-    clients: dict[Port, Sequence[tf.Tensor]]
+    clients: dict[Port, Sequence[tf.Tensor | tf.data.Dataset]]
     zeros: Tensors
     num_clients: int
 
@@ -119,13 +120,20 @@ class StreamingPass:
         arguments = [
             inputs.server[port]
             if port.placement is Placement.SERVER
-            else inputs.clients[port][position]
+            else as_tensor(inputs.clients[port][position])
             for port in self._pass.fragment.inputs
         ]
         try:
             return self._work[position % len(self._work)]()(*arguments)
         except tf.errors.OpError as error:
             raise ClientError(position, inputs.num_clients, error.message) from error
+
+
+def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:
+    """Returns the variant tensor of a data set, and a tensor as it is."""
+    if isinstance(value, tf.data.Dataset):
+        return tf.data.experimental.to_variant(value)
+    return value
 
 
 class Lazy:

@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2
+from tensorflow.core.framework import (
+    function_pb2,
+    node_def_pb2,
+    op_def_pb2,
+    tensor_shape_pb2,
+)
 from tensorflow.python.framework import op_def_registry
 
 GraphDef = tf.compat.v1.GraphDef
@@ -163,6 +168,29 @@ _HOST_OPS = (
 )
 
 
+def called_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    """Yields the names of the functions that a node calls."""
+    if op_definition(node.op) is None:
+        yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        for function in value.list.func:
+            yield function.name
+
+
+def argument_specs(
+    function: function_pb2.FunctionDef,
+) -> tuple[tf.TensorSpec, ...]:
+    """Returns the specs of a function's arguments, as far as shapes are known."""
+    return tuple(
+        tf.TensorSpec(
+            tf.TensorShape(argument_shape(function, index)), tf.as_dtype(argument.type)
+        )
+        for index, argument in enumerate(function.signature.input_arg)
+    )
+
+
 def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
     """Gives the graph's functions names that no other graph of this process has.
 
@@ -266,7 +294,7 @@ class _LoopLibrary:
         first = len(states)
         element_types = [argument.type for argument in elements]
         element_shapes = [
-            _argument_shape(function, first + index) for index in range(len(elements))
+            argument_shape(function, first + index) for index in range(len(elements))
         ]
         stateful = function.signature.is_stateful
         loop = [
@@ -285,7 +313,9 @@ class _LoopLibrary:
         self.functions.append(_loop(name, loop, states, others, shapes, data))
 
 
-def _argument_shape(function: function_pb2.FunctionDef, index: int):
+def argument_shape(
+    function: function_pb2.FunctionDef, index: int
+) -> tensor_shape_pb2.TensorShapeProto:
     """Returns the static shape of a function's argument, as far as it is known."""
     known = function.arg_attr[index].attr if index in function.arg_attr else {}
     if "_output_shapes" in known:

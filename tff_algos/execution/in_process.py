@@ -27,7 +27,14 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
-from tff_algos.execution import client_passes, compilation, devices, program
+from tff_algos.execution import (
+    client_data,
+    client_passes,
+    compilation,
+    devices,
+    pass_runner,
+    program,
+)
 from tff_algos.execution.program import Program
 
 # Plans of computations that were not called for long are made again if they are.
@@ -43,6 +50,8 @@ class InProcessContext(tff.framework.SyncContext):
         runtime_devices: Sequence[str] | None = None,
         num_threads: int | None = None,
         insecure_aggregation: bool = False,
+        batch_clients: bool | None = None,
+        max_cached_bytes: int = 1 << 30,
     ):
         """Makes the context; see `set_in_process_context` for the arguments."""
         if default_num_clients < 0:
@@ -54,9 +63,13 @@ class InProcessContext(tff.framework.SyncContext):
             raise ValueError(
                 f"Expected num_threads of at least 1, found {num_threads}."
             )
-        self._default_num_clients = default_num_clients
-        self._devices = devices.resolve(runtime_devices)
-        self._workers = client_passes.Workers(num_threads or _num_cpus())
+        self._resources = pass_runner.Resources(
+            devices=devices.resolve(runtime_devices),
+            workers=client_passes.Workers(num_threads or _num_cpus()),
+            cache=client_data.BatchCache(max_cached_bytes),
+            batch_clients=batch_clients,
+            default_num_clients=default_num_clients,
+        )
         self._insecure_aggregation = insecure_aggregation
         self._programs = _ProgramCache(self._compile)
         self._process = os.getpid()
@@ -94,13 +107,7 @@ class InProcessContext(tff.framework.SyncContext):
 
     def _compile(self, comp: Any, functions: Sequence[Any]) -> Program:
         plan = compilation.compile_to_plan(comp, functions, self._insecure_aggregation)
-        return Program(
-            plan,
-            comp.type_signature,
-            self._devices,
-            self._workers,
-            self._default_num_clients,
-        )
+        return Program(plan, comp.type_signature, self._resources)
 
 
 def set_in_process_context(
@@ -108,6 +115,8 @@ def set_in_process_context(
     runtime_devices: Sequence[str] | None = None,
     num_threads: int | None = None,
     insecure_aggregation: bool = False,
+    batch_clients: bool | None = None,
+    max_cached_bytes: int = 1 << 30,
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
@@ -120,6 +129,12 @@ def set_in_process_context(
         has CPUs by default. Results do not depend on it.
       insecure_aggregation: Computes secure sums and selections in the clear, as
         `tff.backends.test` contexts do, instead of refusing them.
+      batch_clients: Runs the work of many clients as one vectorised program: where
+        it pays (`None`), wherever it is possible (`True`), or never (`False`).
+        Possible is client work without variables, such as TFF's and tff_algos' with
+        a `tff.learning.models.FunctionalModel`. The same results but for rounding.
+      max_cached_bytes: Memory for batches of clients' data sets that come again,
+        used by vectorised work.
 
     Returns:
       The context.
@@ -128,7 +143,12 @@ def set_in_process_context(
       ValueError: If an argument is out of range or a device does not exist.
     """
     context = InProcessContext(
-        default_num_clients, runtime_devices, num_threads, insecure_aggregation
+        default_num_clients=default_num_clients,
+        runtime_devices=runtime_devices,
+        num_threads=num_threads,
+        insecure_aggregation=insecure_aggregation,
+        batch_clients=batch_clients,
+        max_cached_bytes=max_cached_bytes,
     )
     tff.framework.set_default_context(context)
     return context

@@ -1,8 +1,8 @@
 """Leaves of a compiled TFF computation: blocks of TensorFlow, callable in a graph."""
 
 import functools
+import graphlib
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +13,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.core.framework import function_pb2
-from tensorflow.python.eager import context
+from tensorflow.core.function.polymorphism import function_type
+from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from tff_algos.execution import graph_rewrites
 
@@ -48,14 +49,15 @@ class Leaf:
         Returns:
           One tensor for each of `self.outputs`.
         """
-        self._functions.add_to_context()
         fed = zip(self.inputs, inputs, strict=True)
-        return tf.graph_util.import_graph_def(
+        outputs = tf.graph_util.import_graph_def(
             self.graph_def,
             input_map={name: tensor for name, tensor in fed if name is not None},
             return_elements=list(self.outputs),
             name=self.name,
         )
+        self._functions.add_to(tf.compat.v1.get_default_graph())
+        return outputs
 
     @functools.cached_property
     def with_loops(self) -> "Leaf":
@@ -72,32 +74,57 @@ class Leaf:
 
 
 class _Functions:
-    """Functions that TensorFlow's eager context knows while this object lives.
+    """Functions that TensorFlow knows while this object lives.
 
-    What imports a graph adds its functions to the graph alone, where a call from
-    outside does not find them.
+    What imports a graph adds its functions to the graph alone: calls from outside
+    do not find them, and `tf.vectorized_map` does not see into them.
     """
 
     def __init__(self, library: function_pb2.FunctionDefLibrary):
         self._library = library
         self._lock = threading.Lock()
-        self._added = False
+        self._functions: dict[str, atomic_function.AtomicFunction] = {}
 
-    def add_to_context(self) -> None:
+    def add_to(self, graph: tf.Graph) -> None:
+        """Registers the functions, and shows them to a graph that imported them."""
         with self._lock:
-            if self._added:
-                return
-            self._added = True
-            names = []
-            for function in self._library.function:
-                context.context().add_function_def(function)
-                names.append(function.signature.name)
-            weakref.finalize(self, _remove_functions, names).atexit = False
+            if not self._functions:
+                self._functions = _registered(self._library)
+        graph._functions.update(self._functions)
 
 
-def _remove_functions(names: Sequence[str]) -> None:
-    for name in names:
-        context.context().remove_function(name)
+def _registered(
+    library: function_pb2.FunctionDefLibrary,
+) -> dict[str, atomic_function.AtomicFunction]:
+    """Registers functions with the runtime, those first that others call."""
+    definitions = {each.signature.name: each for each in library.function}
+    calls = {
+        name: [
+            called
+            for node in definition.node_def
+            for called in graph_rewrites.called_functions(node)
+        ]
+        for name, definition in definitions.items()
+    }
+    functions: dict[str, atomic_function.AtomicFunction] = {}
+    for name in graphlib.TopologicalSorter(calls).static_order():
+        functions[name] = atomic_function.from_function_def(
+            definitions[name], _function_type(definitions[name])
+        )
+        functions[name]._children = [
+            functions[each] for each in dict.fromkeys(calls[name])
+        ]
+    return functions
+
+
+def _function_type(definition: function_pb2.FunctionDef) -> function_type.FunctionType:
+    outputs = tuple(
+        tf.TensorSpec(None, tf.as_dtype(argument.type))
+        for argument in definition.signature.output_arg
+    )
+    return function_type.from_structured_signature(
+        (graph_rewrites.argument_specs(definition), {}), outputs, {}
+    )
 
 
 def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:

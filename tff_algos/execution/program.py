@@ -11,36 +11,27 @@ from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 
 from tff_algos.execution import graph_functions, types
-from tff_algos.execution.client_passes import Lazy, PassInputs, StreamingPass, Workers
+from tff_algos.execution.client_passes import Lazy, PassInputs, as_tensor
 from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.pass_runner import PassRunner, Resources
 from tff_algos.execution.plan import ClientPass, Plan, ServerStage
 
 
 class Program:
     """Runs a plan; may be called by several threads at once."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        signature: tff.FunctionType,
-        devices: Sequence[str],
-        workers: Workers,
-        default_num_clients: int,
-    ):
+    def __init__(self, plan: Plan, signature: tff.FunctionType, resources: Resources):
         """Traces nothing yet.
 
         Args:
           plan: Of a computation of type `signature`.
           signature: Says how arguments and results are structured.
-          devices: The server is on the first, clients are on all.
-          workers: Threads for the clients.
-          default_num_clients: Of computations whose arguments do not tell.
+          resources: What to run it with.
         """
         self._plan = plan
         self._signature = signature
-        self._workers = workers
-        self._default_num_clients = default_num_clients
-        self._steps = [_Step(step, devices) for step in plan.steps]
+        self._default_num_clients = resources.default_num_clients
+        self._steps = [_Step(step, resources) for step in plan.steps]
 
     def run(self, arg: Any) -> Any:
         """Runs the computation.
@@ -65,7 +56,7 @@ class Program:
             ):
                 values.set(port, value)
         for step in self._steps:
-            step.run(values, self._workers)
+            step.run(values)
         remaining = iter(self._plan.dataflow.results)
         return _extract(remaining, self._signature.result, values)
 
@@ -92,20 +83,23 @@ class _Values:
 
     def of_client(self, port: Port, position: int) -> tf.Tensor:
         value = self._values[port]
-        return value[position] if port.placement is Placement.CLIENTS else value
+        if port.placement is Placement.CLIENTS:
+            return as_tensor(value[position])
+        return value
 
 
 class _Step:
     """A stage or a pass of the plan, with its functions."""
 
-    def __init__(self, step: ServerStage | ClientPass, devices: Sequence[str]):
+    def __init__(self, step: ServerStage | ClientPass, resources: Resources):
         self._step = step
         if isinstance(step, ServerStage):
-            self._stage = Lazy(lambda: graph_functions.build(step.fragment, devices[0]))
+            device = resources.devices[0]
+            self._stage = Lazy(lambda: graph_functions.build(step.fragment, device))
         else:
-            self._pass = StreamingPass(step, devices)
+            self._pass = PassRunner(step, resources)
 
-    def run(self, values: _Values, workers: Workers) -> None:
+    def run(self, values: _Values) -> None:
         """Takes what the step needs from `values` and adds what it gives."""
         if isinstance(self._step, ServerStage):
             fragment = self._step.fragment
@@ -113,9 +107,9 @@ class _Step:
             for port, value in zip(fragment.outputs, outputs, strict=True):
                 values.set(port, value)
         else:
-            self._run_pass(values, workers)
+            self._run_pass(values)
 
-    def _run_pass(self, values: _Values, workers: Workers) -> None:
+    def _run_pass(self, values: _Values) -> None:
         step = self._step
         inputs = {Placement.SERVER: {}, Placement.CLIENTS: {}}
         for port in step.fragment.inputs:
@@ -127,8 +121,7 @@ class _Step:
                 inputs[Placement.CLIENTS],
                 zeros,
                 values.num_clients,
-            ),
-            workers,
+            )
         )
         totals = [port for each in step.aggregates for port in each.outputs()]
         for port, value in zip(totals, result.accumulators, strict=True):
@@ -179,11 +172,9 @@ def _differs(type_spec: tff.FederatedType) -> bool:
     return type_spec.placement is tff.CLIENTS and not type_spec.all_equal
 
 
-def _embed_clients(
-    values: Sequence[Any], member: tff.Type
-) -> Iterator[list[tf.Tensor]]:
-    """Yields a list with a tensor of every client for each tensor of the type."""
-    columns: list[list[tf.Tensor]] = [[] for _ in types.flatten(member)]
+def _embed_clients(values: Sequence[Any], member: tff.Type) -> Iterator[list[Any]]:
+    """Yields every client's tensors, or data sets, for each of the type."""
+    columns: list[list[Any]] = [[] for _ in types.flatten(member)]
     embedder = types.Embedder(member)
     for position, value in enumerate(values):
         try:

@@ -54,16 +54,17 @@ class Embedder:
         self._type = type_spec
         self._checked = None
 
-    def __call__(self, value: Any) -> list[tf.Tensor]:
-        """Returns what `embed` yields."""
-        if isinstance(self._type, tff.SequenceType) and isinstance(
-            value, tf.data.Dataset
-        ):
-            if value.element_spec != self._checked:
-                as_dataset(value, self._type)
-                self._checked = value.element_spec
-            return [tf.data.experimental.to_variant(value)]
-        return list(embed(value, self._type))
+    def __call__(self, value: Any) -> list[tf.Tensor | tf.data.Dataset]:
+        """Returns what `embed` yields, but a sequence as a data set."""
+        if not isinstance(self._type, tff.SequenceType):
+            return list(embed(value, self._type))
+        known = isinstance(value, tf.data.Dataset) and (
+            value.element_spec == self._checked
+        )
+        if not known:
+            value = as_dataset(value, self._type)
+            self._checked = value.element_spec
+        return [value]
 
 
 def embed(value: Any, type_spec: tff.Type) -> Iterator[tf.Tensor]:

@@ -1,0 +1,533 @@
+"""Client passes many clients at a time.
+
+Clients are put in chunks; in a chunk every tensor of the clients' work has a
+leading axis of clients. A step takes the next batch of all clients whose batches
+have the same shape, so nothing is padded: clients with more batches go on while
+the others wait, and a smaller last batch is a step of its own.
+"""
+
+import collections
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.execution import client_data, types, vectorization
+from tff_algos.execution.client_passes import (
+    Lazy,
+    PassInputs,
+    PassResult,
+    Tensors,
+    Workers,
+    as_tensor,
+)
+from tff_algos.execution.dataflow import Aggregate, Placement
+from tff_algos.execution.leaves import Leaf
+from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.vectorization import Reduction, VectorizedWork
+
+# A state, its gradient, its update and what a step keeps of it in between.
+_STATE_COPIES = 4
+_MAX_CHUNK_CLIENTS = 1024
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """One step of some clients of a chunk.
+
+    Attributes:
+      clients: Their positions in the chunk; `None` if all of them take part.
+      batch: The components of their batches, with a leading axis of clients.
+    """
+
+    clients: np.ndarray | None
+    batch: tuple[np.ndarray, ...]
+
+
+def schedule(clients: Sequence[client_data.ClientBatches]) -> Iterator[Step]:
+    """Yields the steps of a chunk, every client's batches in their order.
+
+    Args:
+      clients: The batches of each client of the chunk.
+
+    Yields:
+      Steps of clients whose next batches have the same shapes.
+    """
+    longest = max((len(client.batches) for client in clients), default=0)
+    for turn in range(longest):
+        groups = collections.defaultdict(list)
+        for position, client in enumerate(clients):
+            if turn < len(client.batches):
+                groups[client.shapes[turn]].append(position)
+        for members in groups.values():
+            batches = [clients[position].batches[turn] for position in members]
+            stacked = tuple(np.stack(parts) for parts in zip(*batches, strict=True))
+            everyone = len(members) == len(clients)
+            yield Step(None if everyone else np.asarray(members, np.int32), stacked)
+
+
+class BatchedPass:
+    """Runs a client pass in chunks of clients; made once for a plan."""
+
+    def __init__(
+        self,
+        client_pass: ClientPass,
+        work: VectorizedWork,
+        devices: Sequence[str],
+        cache: client_data.BatchCache,
+    ):
+        """Traces nothing yet.
+
+        Args:
+          client_pass: What to run.
+          work: Its fragment, cut at its reductions.
+          devices: The chunks take turns on them.
+          cache: Of clients' batches.
+        """
+        self._pass = client_pass
+        self._work = work
+        self._cache = cache
+        self._sums = tuple(map(vectorization.is_sum, client_pass.aggregates))
+        self._chunk_functions = [
+            Lazy(lambda d=device: _ChunkFunctions(client_pass, work, self._sums, d))
+            for device in devices
+        ]
+        self._read_data = Lazy(lambda: _concrete(work.data, _input_specs(work, False)))
+        self._accumulate = Lazy(
+            lambda: _build_accumulate(client_pass.aggregates, self._sums, devices[0])
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that the state of one client takes, as far as shapes are known."""
+        specs = [
+            s for reduction in self._work.reductions for s in reduction.state_specs
+        ]
+        return sum(spec.dtype.size * (spec.shape.num_elements() or 1) for spec in specs)
+
+    def run(self, inputs: PassInputs, workers: Workers, chunk_bytes: int) -> PassResult:
+        """Runs the pass over all clients.
+
+        Args:
+          inputs: Its values, of one client at least.
+          workers: Threads that run chunks.
+          chunk_bytes: Memory for the states and batches of a chunk. It decides how
+            many clients a chunk has, and so the order in which values are summed;
+            the number of threads does not.
+
+        Returns:
+          Its results.
+
+        Raises:
+          tf.errors.OpError: If the work of a client fails.
+        """
+        # Read once: a data set may give another order the next time.
+        first = self._read(inputs, 0)
+        chunk_size = self._chunk_size(first, chunk_bytes)
+        starts = range(0, inputs.num_clients, chunk_size)
+        accumulators = list(inputs.zeros)
+        kept = [[] for _ in self._pass.kept]
+
+        def run_chunk(index: int) -> Tensors:
+            start = starts[index]
+            positions = range(start, min(start + chunk_size, inputs.num_clients))
+            functions = self._chunk_functions[index % len(self._chunk_functions)]()
+            data = [
+                self._read(inputs, position) if position else first
+                for position in positions
+            ]
+            return self._run_chunk(inputs, positions, data, functions)
+
+        for outputs in workers.map_in_order(run_chunk, len(starts)):
+            values = outputs[: len(outputs) - len(kept)]
+            for column, stacked in zip(kept, outputs[len(values) :], strict=True):
+                column.extend(tf.unstack(stacked))
+            if accumulators:
+                accumulators = self._accumulate()(*accumulators, *values)
+        return PassResult(accumulators, kept)
+
+    def _chunk_size(
+        self, first: Sequence[client_data.ClientBatches], chunk_bytes: int
+    ) -> int:
+        """Returns how many clients like the first one fit the memory of a chunk."""
+        data_bytes = sum(batches.num_bytes for batches in first)
+        client_bytes = _STATE_COPIES * self.state_bytes + data_bytes
+        return min(max(1, chunk_bytes // max(1, client_bytes)), _MAX_CHUNK_CLIENTS)
+
+    def _run_chunk(
+        self,
+        inputs: PassInputs,
+        positions: range,
+        data: Sequence[Sequence[client_data.ClientBatches]],
+        functions: "_ChunkFunctions",
+    ) -> Tensors:
+        tensors = self._stacked_inputs(inputs, positions)
+        earlier: list[tf.Tensor] = []
+        for reduction, reduce in zip(
+            self._work.reductions, functions.reductions, strict=True
+        ):
+            clients = [batches[reduction.data] for batches in data]
+            earlier += reduce(len(positions), [*tensors, *earlier], schedule(clients))
+        return functions.finish(len(positions), [*tensors, *earlier])
+
+    def _stacked_inputs(
+        self, inputs: PassInputs, positions: range
+    ) -> list[tf.Tensor | None]:
+        """Returns a tensor for each input of the work, `None` for data sets."""
+        tensors = []
+        for port in self._work.fragment.inputs:
+            if port.placement is Placement.SERVER:
+                tensors.append(inputs.server[port])
+            elif isinstance(port.type_signature, tff.SequenceType):
+                tensors.append(None)
+            else:
+                column = inputs.clients[port]
+                tensors.append(tf.stack([column[p] for p in positions]))
+        return tensors
+
+    def _read(
+        self, inputs: PassInputs, position: int
+    ) -> list[client_data.ClientBatches]:
+        """Returns the batches of each data set that a client's work reduces."""
+        variants = None
+        result = []
+        for index, source in enumerate(self._work.data_inputs):
+            specs = self._element_specs(index)
+            if source is None:
+                variants = variants or self._make_data(inputs, position)
+                result.append(client_data.read(variants[index], specs))
+            else:
+                port = self._work.fragment.inputs[source]
+                value = inputs.clients[port][position]
+                result.append(self._cache.read(value, specs))
+        return result
+
+    def _element_specs(self, data: int) -> tuple[tf.TensorSpec, ...]:
+        reductions = self._work.reductions
+        return next(each.element_specs for each in reductions if each.data == data)
+
+    def _make_data(self, inputs: PassInputs, position: int) -> Tensors:
+        arguments = [
+            inputs.server[port]
+            if port.placement is Placement.SERVER
+            else as_tensor(inputs.clients[port][position])
+            for port in self._work.fragment.inputs
+        ]
+        fed = zip(arguments, self._work.data.inputs, strict=True)
+        return self._read_data()(*[tensor for tensor, name in fed if name is not None])
+
+
+def _input_specs(work: VectorizedWork, batched: bool) -> list[tf.TensorSpec]:
+    """Returns the specs of the work's inputs, for one client or for a chunk."""
+    specs = []
+    for port in work.fragment.inputs:
+        spec = types.tensor_spec(port.type_signature)
+        per_client = port.placement is Placement.CLIENTS
+        specs.append(_batched(spec) if batched and per_client else spec)
+    return specs
+
+
+def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns the spec of values of all clients of a chunk."""
+    return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
+
+
+def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tensors]:
+    """Returns the leaf as a function of those of its inputs that it has."""
+    present = [
+        spec for spec, name in zip(specs, leaf.inputs, strict=True) if name is not None
+    ]
+    return tf.function(
+        lambda *tensors: _fed(leaf, iter(tensors)), autograph=False
+    ).get_concrete_function(*present)
+
+
+def _fed(leaf: Leaf, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds the leaf to the graph, with a tensor for each input that it has."""
+    return leaf([None if name is None else next(tensors) for name in leaf.inputs])
+
+
+class _Vectorized:
+    """A leaf as a function of stacked and shared tensors.
+
+    Called with the number of clients and a tensor for each of the leaf's inputs;
+    gives each output stacked over the clients.
+    """
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        specs: Sequence[tf.TensorSpec],
+        stacked: Sequence[bool],
+        device: str,
+        transform: Callable[[list[tf.Tensor]], list[tf.Tensor]] = list,
+    ):
+        """Traces the function.
+
+        Args:
+          leaf: For one client.
+          specs: Of the arguments, those that are stacked with the clients' axis.
+          stacked: Which arguments are.
+          device: Where to run.
+          transform: Is applied to the stacked outputs.
+        """
+        self._present = [name is not None for name in leaf.inputs]
+        which = list(itertools.compress(stacked, self._present))
+
+        def run(num_clients: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            with tf.device(device):
+                return transform(map_clients(leaf, num_clients, tensors, which))
+
+        self._function = tf.function(run, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.int32), *itertools.compress(specs, self._present)
+        )
+
+    def __call__(
+        self, num_clients: int, tensors: Sequence[tf.Tensor | None]
+    ) -> list[tf.Tensor]:
+        fed = itertools.compress(tensors, self._present)
+        return list(self._function(tf.constant(num_clients, tf.int32), *fed))
+
+
+def map_clients(
+    leaf: Leaf,
+    num_clients: tf.Tensor,
+    tensors: Sequence[tf.Tensor],
+    stacked: Sequence[bool],
+) -> list[tf.Tensor]:
+    """Applies a leaf to every client at once, in the current graph.
+
+    Args:
+      leaf: For one client; `tensors` are for the inputs that it has.
+      num_clients: Scalar int32.
+      tensors: With a leading axis of clients where `stacked`.
+      stacked: Which tensors are.
+
+    Returns:
+      The outputs, all with a leading axis of clients.
+
+    Raises:
+      vectorization.NotVectorizableError: If an op has no vectorised form.
+    """
+    if not leaf.outputs:
+        return []
+    own = tuple(itertools.compress(tensors, stacked))
+
+    def one(elements: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+        _, *slices = elements
+        remaining = iter(slices)
+        return _fed(
+            leaf,
+            iter(
+                [
+                    next(remaining) if each else tensor
+                    for tensor, each in zip(tensors, stacked, strict=True)
+                ]
+            ),
+        )
+
+    try:
+        return tf.vectorized_map(
+            one, (tf.range(num_clients), *own), fallback_to_while_loop=False
+        )
+    except (ValueError, NotImplementedError, TypeError) as error:
+        raise vectorization.NotVectorizableError(str(error)) from error
+
+
+class _ReduceFunctions:
+    """The functions of one reduction on one device."""
+
+    def __init__(
+        self,
+        reduction: Reduction,
+        specs: Sequence[tf.TensorSpec],
+        stacked: Sequence[bool],
+        device: str,
+    ):
+        self._num_states = len(reduction.state_specs)
+        self._shared = reduction.shared
+        self._prepare = _Vectorized(reduction.prepare, specs, stacked, device)
+        self._share_present = [name is not None for name in reduction.share.inputs]
+        self._share = _concrete(reduction.share, specs)
+        self._step = Lazy(lambda: _build_step(reduction, device))
+        self._step_some = Lazy(lambda: _build_step_of_some(reduction, device))
+
+    def __call__(
+        self,
+        num_clients: int,
+        tensors: Sequence[tf.Tensor | None],
+        steps: Iterator[Step],
+    ) -> list[tf.Tensor]:
+        """Runs all steps; returns the last state of every client."""
+        prepared = self._prepare(num_clients, tensors)
+        states, own = prepared[: self._num_states], prepared[self._num_states :]
+        common = self._share(*itertools.compress(tensors, self._share_present))
+        remaining_own, remaining_common = iter(own), iter(common)
+        others = [
+            next(remaining_common) if shared else next(remaining_own)
+            for shared in self._shared
+        ]
+        for step in steps:
+            if step.clients is None:
+                states = self._step()(*states, *step.batch, *others)
+            else:
+                states = self._step_some()(step.clients, *states, *step.batch, *others)
+        return list(states)
+
+
+def _step_arguments(
+    reduction: Reduction,
+) -> tuple[list[tf.TensorSpec], list[bool], list[bool]]:
+    """Returns specs of a step's arguments, which are stacked, which are batches."""
+    states, parts = reduction.state_specs, reduction.element_specs
+    others = [
+        spec if shared else _batched(spec)
+        for spec, shared in zip(reduction.other_specs, reduction.shared, strict=True)
+    ]
+    stacked = [True] * len(states + parts) + [not each for each in reduction.shared]
+    is_batch = [False] * len(states) + [True] * len(parts) + [False] * len(others)
+    return [*map(_batched, states + parts), *others], stacked, is_batch
+
+
+def _step_clients(
+    reduction: Reduction, num_clients: tf.Tensor, tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Applies the step to every client, in the current graph."""
+    _, stacked, _ = _step_arguments(reduction)
+    present = [name is not None for name in reduction.step.inputs]
+    return map_clients(
+        reduction.step,
+        num_clients,
+        list(itertools.compress(tensors, present)),
+        list(itertools.compress(stacked, present)),
+    )
+
+
+def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
+    """Returns a step of all clients of a chunk: of states, batch, other arguments."""
+    specs, _, is_batch = _step_arguments(reduction)
+
+    def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            num_clients = tf.shape(tensors[is_batch.index(True)])[0]
+            return _step_clients(reduction, num_clients, tensors)
+
+    return tf.function(step, autograph=False).get_concrete_function(*specs)
+
+
+def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
+    """Returns a step of some clients: their positions come first."""
+    specs, stacked, is_batch = _step_arguments(reduction)
+
+    def step(members: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            chosen = [
+                tf.gather(tensor, members) if of_chunk and not batch else tensor
+                for tensor, of_chunk, batch in zip(
+                    tensors, stacked, is_batch, strict=True
+                )
+            ]
+            states = _step_clients(reduction, tf.size(members), chosen)
+            return [
+                tf.tensor_scatter_nd_update(old, members[:, tf.newaxis], new)
+                for old, new in zip(tensors[: len(states)], states, strict=True)
+            ]
+
+    return tf.function(step, autograph=False).get_concrete_function(
+        tf.TensorSpec([None], tf.int32), *specs
+    )
+
+
+class _ChunkFunctions:
+    """All functions of a pass on one device."""
+
+    def __init__(
+        self,
+        client_pass: ClientPass,
+        work: VectorizedWork,
+        sums: Sequence[bool],
+        device: str,
+    ):
+        specs = _input_specs(work, batched=True)
+        stacked = [p.placement is Placement.CLIENTS for p in work.fragment.inputs]
+        self.reductions: list[_ReduceFunctions] = []
+        for reduction in work.reductions:
+            self.reductions.append(_ReduceFunctions(reduction, specs, stacked, device))
+            specs = [*specs, *map(_batched, reduction.state_specs)]
+            stacked = [*stacked, *([True] * len(reduction.state_specs))]
+
+        def summed(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
+            return _summed(client_pass.aggregates, sums, outputs)
+
+        self.finish = _Vectorized(work.finish, specs, stacked, device, summed)
+
+
+def _summed(
+    aggregates: Sequence[Aggregate], sums: Sequence[bool], outputs: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Sums the values of those aggregates that are sums over the clients' axis."""
+    results, remaining = [], list(outputs)
+    for aggregate, is_sum in zip(aggregates, sums, strict=True):
+        values = remaining[: aggregate.num_values]
+        remaining = remaining[aggregate.num_values :]
+        results += [tf.reduce_sum(v, axis=0) for v in values] if is_sum else values
+    return results + remaining
+
+
+def _build_accumulate(
+    aggregates: Sequence[Aggregate], sums: Sequence[bool], device: str
+) -> Callable[..., Tensors]:
+    """Returns the function that adds a chunk's values to the accumulators."""
+    zeros = [port for aggregate in aggregates for port in aggregate.zeros]
+    specs = [types.tensor_spec(port.type_signature) for port in zeros]
+    for aggregate, is_sum in zip(aggregates, sums, strict=True):
+        values = [types.tensor_spec(port.type_signature) for port in aggregate.values]
+        specs += values if is_sum else map(_batched, values)
+
+    def accumulate(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        old, new = list(tensors[: len(zeros)]), list(tensors[len(zeros) :])
+        results = []
+        with tf.device(device):
+            for aggregate, is_sum in zip(aggregates, sums, strict=True):
+                num_zeros, num_values = len(aggregate.zeros), aggregate.num_values
+                add = _add if is_sum else _fold
+                results += add(aggregate, old[:num_zeros], new[:num_values])
+                old, new = old[num_zeros:], new[num_values:]
+        return results
+
+    return tf.function(accumulate, autograph=False).get_concrete_function(*specs)
+
+
+def _add(
+    aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    del aggregate
+    return [a + b for a, b in zip(old, new, strict=True)]
+
+
+def _fold(
+    aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Accumulates the values of one client after the other."""
+    shapes = [types.tensor_spec(port.type_signature).shape for port in aggregate.zeros]
+
+    def body(index: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
+        values = [tensor[index] for tensor in new]
+        added = aggregate.accumulate.with_loops([*totals, *values])
+        return [index + 1, *added]
+
+    count = tf.shape(new[0])[0]
+    _, *totals = tf.while_loop(
+        lambda index, *_: index < count,
+        body,
+        [tf.constant(0), *old],
+        shape_invariants=[tf.TensorShape([]), *shapes],
+        parallel_iterations=1,
+    )
+    return totals

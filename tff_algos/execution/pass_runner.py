@@ -1,0 +1,101 @@
+"""Decides how a pass over the clients runs: one by one, or many at a time."""
+
+from collections.abc import Sequence
+
+import attrs
+from absl import logging
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.execution import client_data, vectorization
+from tff_algos.execution.batched_passes import BatchedPass
+from tff_algos.execution.client_passes import (
+    Lazy,
+    PassInputs,
+    PassResult,
+    StreamingPass,
+    Workers,
+)
+from tff_algos.execution.plan import ClientPass
+
+# On a CPU many clients at a time save the overhead of ops, one by one the weights
+# stay in its caches. Measured: the first wins below about this size of a state.
+_MAX_CPU_STATE_BYTES = 1 << 18
+# What the states and batches of a chunk should take: on a CPU they fit its caches.
+_CPU_CHUNK_BYTES = 32 << 20
+_GPU_CHUNK_BYTES = 4 << 30
+
+
+@attrs.frozen(eq=False)
+class Resources:
+    """What computations of a context run with.
+
+    Attributes:
+      devices: The server is on the first, clients are on all.
+      workers: Threads for the clients.
+      cache: Of clients' batches.
+      batch_clients: Whether to run many clients at a time: always where that is
+        possible, never, or where it pays (`None`).
+      default_num_clients: Of computations whose arguments do not tell.
+    """
+
+    devices: Sequence[str]
+    workers: Workers
+    cache: client_data.BatchCache
+    batch_clients: bool | None
+    default_num_clients: int
+
+
+class PassRunner:
+    """Runs a client pass; made once for a plan."""
+
+    def __init__(self, client_pass: ClientPass, resources: Resources):
+        self._pass = client_pass
+        self._resources = resources
+        self._streaming = StreamingPass(client_pass, resources.devices)
+        self._batched = Lazy(self._vectorize)
+
+    def run(self, inputs: PassInputs) -> PassResult:
+        """Runs the pass over all clients.
+
+        Args:
+          inputs: Its values.
+
+        Returns:
+          Its results, which do not depend on how it runs but for rounding.
+
+        Raises:
+          ClientError: If the work of a client fails.
+        """
+        batched = self._batched() if inputs.num_clients > 1 else None
+        if batched is not None:
+            try:
+                budget = _GPU_CHUNK_BYTES if self._on_gpu() else _CPU_CHUNK_BYTES
+                return batched.run(inputs, self._resources.workers, budget)
+            except vectorization.NotVectorizableError as error:
+                logging.info("Clients run one by one: %s.", error)
+                self._batched = Lazy(lambda: None)
+            except tf.errors.OpError as error:
+                # One by one it turns out whose work failed.
+                logging.info("Clients run again one by one: %s", error.message)
+        return self._streaming.run(inputs, self._resources.workers)
+
+    def _vectorize(self) -> BatchedPass | None:
+        """Returns the pass for many clients at a time, if that is possible and pays."""
+        if self._resources.batch_clients is False or not self._pass.fragment.nodes:
+            return None
+        try:
+            work = vectorization.vectorize(self._pass.fragment)
+        except vectorization.NotVectorizableError as error:
+            logging.info("Clients run one by one because of %s.", error)
+            return None
+        batched = BatchedPass(
+            self._pass, work, self._resources.devices, self._resources.cache
+        )
+        pays = self._on_gpu() or batched.state_bytes <= _MAX_CPU_STATE_BYTES
+        return batched if pays or self._resources.batch_clients else None
+
+    def _on_gpu(self) -> bool:
+        return "GPU" in self._resources.devices[0]

@@ -1,0 +1,406 @@
+"""Finds client work that can run for many clients at once, and makes it do so.
+
+Client work in TFF is a graph that reduces a data set: a state, some weights say,
+goes through a step for every batch. Where the graph is pure, without variables,
+tables or assertions, as it is for `tff.learning.models.FunctionalModel`s and TFF's
+optimizers, it can be cut at the reductions,
+
+    prepare --> step, step, ... --> finish
+
+and each part applied to a leading axis of clients by `tf.vectorized_map`. Nothing
+has to be declared: what qualifies is recognised from the graph itself.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.core.framework import function_pb2, node_def_pb2
+from tensorflow.python.framework import convert_to_constants
+
+from tff_algos.execution import graph_functions, graph_rewrites
+from tff_algos.execution.dataflow import Aggregate, Placement, Select
+from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution.leaves import Leaf
+from tff_algos.execution.plan import Fragment
+
+# Stateful ops that only draw random numbers: every client gets numbers of its own.
+_RANDOM_OPS = frozenset(
+    [
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    ]
+)
+# Stateful only if what they call is.
+_CALLS = frozenset(
+    ["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"]
+)
+
+
+class NotVectorizableError(Exception):
+    """The work has to run client by client; says why."""
+
+
+@attrs.frozen(eq=False)
+class Reduction:
+    """A data set that is reduced, once for each client.
+
+    Attributes:
+      data: Index of the data set in `VectorizedWork.data`'s outputs.
+      prepare: From the work's inputs, then the outputs of the earlier reductions,
+        to the initial state and then what else of a client the steps take.
+      share: From the same to what the steps of all clients take alike.
+      shared: For each of the step's last arguments, whether it is shared.
+      step: From state, elements of a batch and the last arguments to the next state.
+      state_specs: Of the state.
+      element_specs: Of a batch.
+      other_specs: Of the step's last arguments.
+    """
+
+    data: int
+    prepare: Leaf
+    share: Leaf
+    shared: tuple[bool, ...]
+    step: Leaf
+    state_specs: tuple[tf.TensorSpec, ...]
+    element_specs: tuple[tf.TensorSpec, ...]
+    other_specs: tuple[tf.TensorSpec, ...]
+
+
+@attrs.frozen(eq=False)
+class VectorizedWork:
+    """A fragment of client work cut at its reductions.
+
+    Attributes:
+      fragment: The work.
+      data: From the work's inputs to the data sets to reduce.
+      data_inputs: For each of these data sets the position of the input that it
+        is, or `None` if it is made of the inputs.
+      reductions: In an order in which they can run.
+      finish: From the work's inputs, then all outputs of the reductions, to the
+        work's outputs.
+    """
+
+    fragment: Fragment
+    data: Leaf
+    data_inputs: tuple[int | None, ...]
+    reductions: tuple[Reduction, ...]
+    finish: Leaf
+
+
+def vectorize(fragment: Fragment) -> VectorizedWork:
+    """Cuts client work at its reductions.
+
+    Args:
+      fragment: Of a client pass.
+
+    Returns:
+      Its parts.
+
+    Raises:
+      NotVectorizableError: If the work has effects, or reads its data otherwise
+        than by reductions.
+    """
+    for port in fragment.outputs:
+        if isinstance(port.type_signature, tff.SequenceType):
+            raise NotVectorizableError("a result is a data set")
+    for node in fragment.nodes:
+        if isinstance(node, Select):
+            raise NotVectorizableError("a federated_select")
+    work = _inline(
+        graph_functions.concrete_function(
+            lambda *inputs: graph_functions.evaluate(
+                fragment, inputs, lambda leaf: leaf
+            ),
+            fragment.inputs,
+        ),
+        "work",
+    )
+    return _Cutter(fragment, work).cut()
+
+
+def _inline(function: tf.types.experimental.ConcreteFunction, name: str) -> Leaf:
+    """Returns a function's graph with all calls inlined and without control edges.
+
+    Without effects the order of ops does not matter but for their data.
+    """
+    graph_def = convert_to_constants._run_inline_graph_optimization(
+        function, lower_control_flow=False, aggressive_inlining=True
+    )
+    for node in graph_def.node:
+        kept = [tensor for tensor in node.input if not tensor.startswith("^")]
+        del node.input[:]
+        node.input.extend(kept)
+    graph_rewrites.prefix_functions(graph_def)
+    return Leaf(
+        name,
+        graph_def,
+        tuple(tensor.name for tensor in function.inputs),
+        tuple(tensor.name for tensor in function.outputs),
+    )
+
+
+class _Cutter:
+    """Cuts one inlined graph."""
+
+    def __init__(self, fragment: Fragment, work: Leaf):
+        self._fragment = fragment
+        self._work = work
+        self._nodes = {node.name: node for node in work.graph_def.node}
+        self._functions = {
+            function.signature.name: function
+            for function in work.graph_def.library.function
+        }
+        self._needed = graph_rewrites.ancestors(
+            self._nodes, map(graph_rewrites.node_name, work.outputs)
+        )
+        self._per_client = self._differing_nodes()
+
+    def cut(self) -> VectorizedWork:
+        reduced = self._ordered_reductions()
+        datasets = list(dict.fromkeys(node.input[0] for node in reduced))
+        on_data = graph_rewrites.ancestors(
+            self._nodes, map(graph_rewrites.node_name, datasets)
+        )
+        for node in reduced:
+            if node.name in on_data:
+                raise NotVectorizableError("a data set depends on a reduction's result")
+        self._check_pure(reduced, on_data)
+        earlier: list[str] = []
+        reductions = []
+        for node in reduced:
+            reductions.append(self._reduction(node, datasets, tuple(earlier)))
+            earlier += _outputs(node)
+        return VectorizedWork(
+            self._fragment,
+            data=self._part("data", (), datasets),
+            data_inputs=tuple(self._input_position(tensor) for tensor in datasets),
+            reductions=tuple(reductions),
+            finish=self._part("finish", tuple(earlier), self._work.outputs),
+        )
+
+    def _differing_nodes(self) -> set[str]:
+        """Returns the nodes whose values may differ between clients."""
+        differing = {
+            graph_rewrites.node_name(tensor)
+            for tensor, port in zip(
+                self._work.inputs, self._fragment.inputs, strict=True
+            )
+            if port.placement is Placement.CLIENTS
+        }
+        graph_rewrites.sort(self._work.graph_def)
+        for node in self._work.graph_def.node:
+            parents = map(graph_rewrites.node_name, node.input)
+            random = node.op in _RANDOM_OPS
+            if random or node.op == "ReduceDataset" or differing.intersection(parents):
+                differing.add(node.name)
+        return differing
+
+    def _ordered_reductions(self) -> list[node_def_pb2.NodeDef]:
+        graph = self._work.graph_def
+        return [
+            node
+            for node in graph.node
+            if node.op == "ReduceDataset" and node.name in self._needed
+        ]
+
+    def _check_pure(
+        self, reduced: Sequence[node_def_pb2.NodeDef], on_data: set[str]
+    ) -> None:
+        steps = {node.attr["f"].func.name for node in reduced}
+        for name in self._needed - on_data - {node.name for node in reduced}:
+            node = self._nodes[name]
+            if node.op in _RANDOM_OPS:
+                raise NotVectorizableError(f"{node.op} outside of a step")
+            self._check_node(node)
+        for step in steps:
+            self._check_function(step)
+
+    def _check_node(self, node: node_def_pb2.NodeDef) -> None:
+        definition = graph_rewrites.op_definition(node.op)
+        if definition is None:
+            raise NotVectorizableError(f"a call of {node.op}")
+        if "Dataset" in node.op or "Iterator" in node.op:
+            raise NotVectorizableError(f"{node.op} outside of a reduction's data")
+        allowed = (
+            node.op in _CALLS or node.op in _RANDOM_OPS or node.op == "Placeholder"
+        )
+        if definition.is_stateful and not allowed:
+            raise NotVectorizableError(f"{node.op}, which has effects")
+        for function in graph_rewrites.called_functions(node):
+            self._check_function(function)
+
+    def _check_function(self, name: str) -> None:
+        for node in self._functions[name].node_def:
+            self._check_node(node)
+
+    def _input_position(self, tensor: str) -> int | None:
+        """Returns which input a tensor is, seen through identities."""
+        name = graph_rewrites.node_name(tensor)
+        while self._nodes[name].op == "Identity":
+            name = graph_rewrites.node_name(self._nodes[name].input[0])
+        inputs = [graph_rewrites.node_name(each) for each in self._work.inputs]
+        return inputs.index(name) if name in inputs else None
+
+    def _reduction(
+        self,
+        node: node_def_pb2.NodeDef,
+        datasets: Sequence[str],
+        earlier: tuple[str, ...],
+    ) -> Reduction:
+        num_states = len(node.attr["Tstate"].list.type)
+        states = node.input[1 : 1 + num_states]
+        others = node.input[1 + num_states :]
+        step, specs = self._step(node)
+        shared = tuple(
+            graph_rewrites.node_name(tensor) not in self._per_client
+            for tensor in others
+        )
+        common = list(itertools.compress(others, shared))
+        own = [tensor for tensor, each in zip(others, shared, strict=True) if not each]
+        return Reduction(
+            data=datasets.index(node.input[0]),
+            prepare=self._part("prepare", earlier, [*states, *own]),
+            share=self._part("share", earlier, common),
+            shared=shared,
+            step=step,
+            state_specs=tuple(specs[:num_states]),
+            element_specs=tuple(specs[num_states : len(specs) - len(others)]),
+            other_specs=tuple(specs[len(specs) - len(others) :]),
+        )
+
+    def _step(self, node: node_def_pb2.NodeDef) -> tuple[Leaf, list[tf.TensorSpec]]:
+        """Returns the function of a reduction, inlined, and its arguments' specs."""
+        function = self._functions[node.attr["f"].func.name]
+        specs = list(graph_rewrites.argument_specs(function))
+        shapes = node.attr["output_shapes"].list.shape
+        for index, shape in enumerate(shapes):
+            specs[index] = tf.TensorSpec(tf.TensorShape(shape), specs[index].dtype)
+        leaf = _call_of(function, self._work.graph_def.library)
+        concrete = tf.function(
+            lambda *inputs: leaf(inputs), autograph=False
+        ).get_concrete_function(*specs)
+        return _inline(concrete, "step"), specs
+
+    def _part(
+        self, name: str, earlier: tuple[str, ...], outputs: Iterable[str]
+    ) -> Leaf:
+        """Returns the part of the graph from inputs and reductions to outputs."""
+        placeholders = {
+            tensor: f"earlier_{index}" for index, tensor in enumerate(earlier)
+        }
+        part = GraphDef(
+            versions=self._work.graph_def.versions,
+            library=self._work.graph_def.library,
+        )
+        renamed = [_rename(tensor, placeholders) for tensor in outputs]
+        copies = {}
+        for node in self._work.graph_def.node:
+            copy = node_def_pb2.NodeDef()
+            copy.CopyFrom(node)
+            inputs = [_rename(tensor, placeholders) for tensor in node.input]
+            del copy.input[:]
+            copy.input.extend(inputs)
+            copies[copy.name] = copy
+        for tensor, placeholder in placeholders.items():
+            copies[placeholder] = self._placeholder(tensor, placeholder)
+        wanted = graph_rewrites.ancestors(
+            copies, map(graph_rewrites.node_name, renamed)
+        )
+        part.node.extend(node for key, node in copies.items() if key in wanted)
+        graph_rewrites.prefix_functions(part)
+        inputs = (*self._work.inputs, *(f"{p}:0" for p in placeholders.values()))
+        present = tuple(
+            tensor if graph_rewrites.node_name(tensor) in wanted else None
+            for tensor in inputs
+        )
+        return Leaf(name, part, present, tuple(map(_with_index, renamed)))
+
+    def _placeholder(self, tensor: str, name: str) -> node_def_pb2.NodeDef:
+        node = self._nodes[graph_rewrites.node_name(tensor)]
+        index = int(tensor.partition(":")[2] or 0)
+        placeholder = node_def_pb2.NodeDef(name=name, op="Placeholder")
+        placeholder.attr["dtype"].type = node.attr["Tstate"].list.type[index]
+        shape = node.attr["output_shapes"].list.shape[index]
+        placeholder.attr["shape"].shape.CopyFrom(shape)
+        return placeholder
+
+
+def _rename(tensor: str, placeholders: Mapping[str, str]) -> str:
+    return f"{placeholders[tensor]}:0" if tensor in placeholders else tensor
+
+
+def _with_index(tensor: str) -> str:
+    """Spells a tensor's name in full, where inputs of nodes leave out `:0`."""
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
+def _outputs(reduction: node_def_pb2.NodeDef) -> list[str]:
+    """Returns the names of a node's outputs as inputs spell them."""
+    count = len(reduction.attr["Tstate"].list.type)
+    return [reduction.name] + [f"{reduction.name}:{i}" for i in range(1, count)]
+
+
+def _call_of(
+    function: function_pb2.FunctionDef, library: function_pb2.FunctionDefLibrary
+) -> Leaf:
+    """Returns a leaf that calls a function of a library."""
+    graph_def = GraphDef(library=library)
+    types = [argument.type for argument in function.signature.input_arg]
+    for index, dtype in enumerate(types):
+        node = graph_def.node.add(name=f"in{index}", op="Placeholder")
+        node.attr["dtype"].type = dtype
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(None).as_proto())
+    names = [f"in{index}" for index in range(len(types))]
+    call = graph_def.node.add(name="call", op="StatefulPartitionedCall", input=names)
+    call.attr["f"].func.name = function.signature.name
+    call.attr["Tin"].list.type.extend(types)
+    results = [argument.type for argument in function.signature.output_arg]
+    call.attr["Tout"].list.type.extend(results)
+    graph_rewrites.prefix_functions(graph_def)
+    return Leaf(
+        "call",
+        graph_def,
+        tuple(f"{name}:0" for name in names),
+        tuple(f"call:{index}" for index in range(len(results))),
+    )
+
+
+def is_sum(aggregate: Aggregate) -> bool:
+    """Whether an aggregate adds each tensor of the value to its own accumulator."""
+    leaf = aggregate.accumulate
+    nodes = {node.name: node for node in leaf.graph_def.node}
+    count = len(aggregate.zeros)
+    if aggregate.num_values != count or len(leaf.outputs) != count:
+        return False
+
+    def source(tensor: str) -> str:
+        name = graph_rewrites.node_name(tensor)
+        while nodes[name].op == "Identity":
+            name = graph_rewrites.node_name(nodes[name].input[0])
+        return name
+
+    for index, output in enumerate(leaf.outputs):
+        total = nodes[source(output)]
+        operands = {leaf.inputs[index], leaf.inputs[count + index]}
+        if None in operands or total.op not in ("Add", "AddV2"):
+            return False
+        expected = {graph_rewrites.node_name(tensor) for tensor in operands}
+        if {source(tensor) for tensor in total.input[:2]} != expected:
+            return False
+        exact = tf.as_dtype(total.attr["T"].type)
+        if exact in (tf.string, tf.float16, tf.bfloat16):
+            return False
+    return True
