@@ -5,7 +5,8 @@ sees what an uninterrupted one would have seen.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent import futures
 
 import attrs
 
@@ -95,3 +96,39 @@ def cohort_datasets(
         task.client_dataset(client_id, "train", stage.batches, round_seed)
         for client_id in cohort
     ]
+
+
+class CohortLoader:
+    """Loads the next round's cohort while a round runs.
+
+    One cohort is loaded ahead, so memory is that of two cohorts at most.
+    """
+
+    def __init__(self, load: Callable[[int], list[tf.data.Dataset]], last_round: int):
+        """Loads nothing yet.
+
+        Args:
+          load: Returns the datasets of a round; is called in another thread.
+          last_round: The last round that is asked for.
+        """
+        self._load = load
+        self._last_round = last_round
+        self._thread = futures.ThreadPoolExecutor(1, "tff_algos-cohort")
+        self._ahead: dict[int, futures.Future] = {}
+
+    def datasets(self, round_num: int) -> list[tf.data.Dataset]:
+        """Returns the datasets of a round, and begins to load the next one's.
+
+        Raises:
+          Exception: What `load` raises.
+        """
+        ahead = self._ahead.pop(round_num, None)
+        datasets = self._load(round_num) if ahead is None else ahead.result()
+        following = round_num + 1
+        if following <= self._last_round:
+            self._ahead = {following: self._thread.submit(self._load, following)}
+        return datasets
+
+    def close(self) -> None:
+        """Drops what was loaded ahead."""
+        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -157,6 +157,16 @@ class _Training:
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._saved = self.rounds_done
         self._worker_memory = 0
+        self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
+
+    def close(self) -> None:
+        """Ends what runs beside the rounds."""
+        self._cohorts.close()
+
+    def _load_cohort(self, round_num: int) -> list[tf.data.Dataset]:
+        spec = self._spec
+        stage = spec.stages[_stage_of_round(spec.stages, round_num)]
+        return cohorts.cohort_datasets(stage, spec.task, spec.options.seed, round_num)
 
     @property
     def peak_memory(self) -> dict[str, int]:
@@ -204,9 +214,7 @@ class _Training:
             self._enter_stage(index)
         stage = spec.stages[index]
         start = time.monotonic()
-        datasets = cohorts.cohort_datasets(
-            stage, spec.task, spec.options.seed, round_num
-        )
+        datasets = self._cohorts.datasets(round_num)
         output = stage.process.next(self._state, datasets)
         seconds = time.monotonic() - start
         self._state = output.state
@@ -314,7 +322,8 @@ def run(spec: RunSpec) -> RunResult:
         )
     with StopOnSignal() as stop:
         training = _Training(spec, stop)
-        training.run()
+        with contextlib.closing(training):
+            training.run()
         with _naming_output_errors(directory):
             training.save()
         clients = None
