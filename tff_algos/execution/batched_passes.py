@@ -484,14 +484,14 @@ def _build_accumulate(
     aggregates: Sequence[Aggregate], sums: Sequence[bool], device: str
 ) -> Callable[..., Tensors]:
     """Returns the function that adds a chunk's values to the accumulators."""
-    zeros = [port for aggregate in aggregates for port in aggregate.zeros]
-    specs = [types.tensor_spec(port.type_signature) for port in zeros]
+    totals = [port for aggregate in aggregates for port in aggregate.outputs()]
+    specs = [types.tensor_spec(port.type_signature) for port in totals]
     for aggregate, is_sum in zip(aggregates, sums, strict=True):
         values = [types.tensor_spec(port.type_signature) for port in aggregate.values]
         specs += values if is_sum else map(_batched, values)
 
     def accumulate(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        old, new = list(tensors[: len(zeros)]), list(tensors[len(zeros) :])
+        old, new = list(tensors[: len(totals)]), list(tensors[len(totals) :])
         results = []
         with tf.device(device):
             for aggregate, is_sum in zip(aggregates, sums, strict=True):
@@ -515,7 +515,8 @@ def _fold(
     aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Accumulates the values of one client after the other."""
-    shapes = [types.tensor_spec(port.type_signature).shape for port in aggregate.zeros]
+    outputs = aggregate.outputs()
+    shapes = [types.tensor_spec(port.type_signature).shape for port in outputs]
 
     def body(index: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
         values = [tensor[index] for tensor in new]

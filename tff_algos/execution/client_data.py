@@ -144,6 +144,11 @@ class BatchCache:
                 _, dropped = self._entries.popitem(last=False)
                 self._num_bytes -= dropped.num_bytes
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that is used."""
+        return self._num_bytes
+
     def _forget(self, key: int) -> None:
         with self._lock:
             dropped = self._entries.pop(key, None)

@@ -38,6 +38,12 @@ class ClientError(RuntimeError):
         self.position = position
 
 
+def _cause(message: str) -> str:
+    """Returns an op's own message, without where it stands in which graph."""
+    own = message.rpartition("<stack traces unavailable>\n")[2]
+    return own.partition("\n\t [[")[0].strip()
+
+
 @attrs.frozen(eq=False)
 class PassInputs:
     """The values that a pass takes.
@@ -126,7 +132,8 @@ class StreamingPass:
         try:
             return self._work[position % len(self._work)]()(*arguments)
         except tf.errors.OpError as error:
-            raise ClientError(position, inputs.num_clients, error.message) from error
+            cause = _cause(error.message)
+            raise ClientError(position, inputs.num_clients, cause) from error
 
 
 def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:

@@ -14,6 +14,7 @@ from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import (
     compiler as mapreduce_compiler,
 )
+from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
     tensorflow_tree_transformations,
 )
@@ -59,24 +60,22 @@ def _compile(
     functions: Sequence[tff.framework.ConcreteComputation],
     insecure_aggregation: bool,
 ) -> plan_lib.Plan:
+    # Blocks all the way: protos that are nested deeply cannot be parsed again.
+    block = computation.to_building_block()
     if functions:
-        computation = _bind(computation, functions)
+        block = _bind(block, functions)
     if insecure_aggregation:
-        computation = tff.backends.test.replace_secure_intrinsics_with_bodies(
-            computation
-        )
-    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
-        computation.to_building_block()
-    )
+        block, _ = test_compiler._replace_secure_intrinsics_with_insecure_bodies(block)
+    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(block)
     block = tff.framework.to_call_dominant(block)
     block = mapreduce_compiler.compile_local_subcomputations_to_tensorflow(block)
     return plan_lib.build(dataflow_lib.build(block))
 
 
 def _bind(
-    computation: tff.framework.ConcreteComputation,
+    computation: tff.framework.ComputationBuildingBlock,
     functions: Sequence[tff.framework.ConcreteComputation],
-) -> tff.framework.ConcreteComputation:
+) -> tff.framework.ComputationBuildingBlock:
     """Returns the computation with empty structures in place of its functions."""
     remaining = iter(functions)
     name = "bound_argument"
@@ -109,12 +108,8 @@ def _bind(
     parameter = computation.type_signature.parameter
     bound = without_functions(parameter)
     reference = tff.framework.Reference(name, bound)
-    call = tff.framework.Call(
-        computation.to_building_block(), argument(parameter, reference)
-    )
-    return tff.framework.ConcreteComputation.from_building_block(
-        tff.framework.Lambda(name, bound, call)
-    )
+    call = tff.framework.Call(computation, argument(parameter, reference))
+    return tff.framework.Lambda(name, bound, call)
 
 
 def _deep(function: Callable[[], _T]) -> _T:

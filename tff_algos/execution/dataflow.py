@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 
 from tff_algos.execution import leaves as leaves_lib
-from tff_algos.execution import types
+from tff_algos.execution import sequences, types
 
 
 class UnsupportedComputationError(ValueError):
@@ -237,10 +237,12 @@ class _Evaluator:
                 if block.argument is not None:
                     argument = self._evaluate(block.argument, scope, where)
                 if isinstance(block.function, tff.framework.Intrinsic):
-                    return self._intrinsic(block, argument)
+                    return self._intrinsic(block, argument, where)
                 return self._evaluate(block.function, scope, where)(argument, where)
             case tff.framework.CompiledComputation():
                 return self._leaf_function(block)
+            case tff.framework.Intrinsic() if block.uri == "sequence_sum":
+                return self._sequence_sum(block)
             case _:
                 raise UnsupportedComputationError(
                     f"The in-process runtime cannot run a {type(block).__name__} "
@@ -286,8 +288,15 @@ class _Evaluator:
             self._leaves[id(block)] = (block, leaf)
         return self._leaves[id(block)][1]
 
-    def _intrinsic(self, call: Any, argument: Any) -> Any:
+    def _intrinsic(self, call: Any, argument: Any, where: Placement) -> Any:
         uri = call.function.uri
+        match uri:
+            case "sequence_sum":
+                return self._sequence_sum(call.function)(argument, where)
+            case "sequence_map":
+                return self._sequence_map(call, argument, where)
+            case "sequence_reduce":
+                return self._sequence_reduce(call, argument, where)
         if uri not in _INTRINSICS:
             advice = (
                 " Secure aggregation has no meaning in one process; "
@@ -304,16 +313,42 @@ class _Evaluator:
         value, zero, accumulate, _, report = argument
         values, zeros = tuple(_flat(value, call)), tuple(_flat(zero, call))
         leaf = self._leaf(call.argument[2])
+        # Wider than the zero's type, which may know shapes that grow.
+        accumulator = call.argument[2].type_signature.parameter[0]
         node = Aggregate(
             placement=Placement.SERVER,
             inputs=values + zeros,
-            output_types=tuple(port.type_signature for port in zeros),
+            output_types=tuple(types.flatten(accumulator)),
             num_values=len(values),
             accumulate=leaf,
         )
         del accumulate
-        total = _pack(node.outputs(), call.argument[1].type_signature)
+        total = _pack(node.outputs(), accumulator)
         return report(total, Placement.SERVER)
+
+    def _sequence_sum(self, block: Any) -> Any:
+        leaf = sequences.sum_leaf(block.type_signature.parameter)
+        result = block.type_signature.result
+
+        def call(argument: Any, where: Placement) -> Any:
+            types_ = tuple(types.flatten(result))
+            return _pack(Evaluate(where, (argument,), types_, leaf).outputs(), result)
+
+        return call
+
+    def _sequence_map(self, call: Any, argument: Any, where: Placement) -> Any:
+        _, sequence = argument
+        source, result = call.argument[1].type_signature, call.type_signature
+        leaf = sequences.map_leaf(self._leaf(call.argument[0]), source, result)
+        return Evaluate(where, (sequence,), (result,), leaf).outputs()[0]
+
+    def _sequence_reduce(self, call: Any, argument: Any, where: Placement) -> Any:
+        sequence, zero, _ = argument
+        source, result = call.argument[0].type_signature, call.type_signature
+        leaf = sequences.reduce_leaf(self._leaf(call.argument[2]), source, result)
+        inputs = (sequence, *_flat(zero, call))
+        outputs = Evaluate(where, inputs, tuple(types.flatten(result)), leaf).outputs()
+        return _pack(outputs, result)
 
     def _select(self, call: Any, argument: Any) -> Any:
         keys, _, server_value, _ = argument

@@ -6,10 +6,9 @@ from typing import Any
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
-from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tff_algos.execution import leaves as leaves_lib
-from tff_algos.execution import types
+from tff_algos.execution import sequences, types
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Node, Port, Select
 from tff_algos.execution.plan import Fragment
 
@@ -50,16 +49,16 @@ def build_accumulate(
       A function of all accumulators' tensors, then all values' tensors, giving
       all new accumulators' tensors.
     """
-    zeros = [port for aggregate in aggregates for port in aggregate.zeros]
+    totals = [port for aggregate in aggregates for port in aggregate.outputs()]
     values = [port for aggregate in aggregates for port in aggregate.values]
 
     def accumulate(*inputs: tf.Tensor) -> list[tf.Tensor]:
         with tf.device(device):
             return accumulate_each(
-                aggregates, inputs[: len(zeros)], inputs[len(zeros) :]
+                aggregates, inputs[: len(totals)], inputs[len(totals) :]
             )
 
-    return concrete_function(accumulate, [*zeros, *values])
+    return concrete_function(accumulate, [*totals, *values])
 
 
 def accumulate_each(
@@ -121,11 +120,13 @@ def _selected(
     node: Select, arguments: Sequence[tf.Tensor], get_leaf: GetLeaf
 ) -> tf.Tensor:
     keys, *server_value = arguments
-    structure = type_conversions.type_to_tf_structure(node.element_type)
+    element = sequences.Element(node.element_type)
 
     def select(key: tf.Tensor) -> Any:
-        flat = get_leaf(node.leaf)([*server_value, key])
-        return tf.nest.pack_sequence_as(structure, flat)
+        # What is imported takes no tensors of an outer graph; an op captures them.
+        captured = [tf.identity(tensor) for tensor in server_value]
+        flat = get_leaf(node.leaf)([*captured, key])
+        return element.pack(flat)
 
     dataset = tf.data.Dataset.from_tensor_slices(keys).map(select)
     return tf.data.experimental.to_variant(dataset)

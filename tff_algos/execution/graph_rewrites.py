@@ -59,6 +59,12 @@ def op_definition(op: str) -> op_def_pb2.OpDef | None:
     return op_def_registry.get(op)
 
 
+def drop_colocations(graph_def: GraphDef) -> None:
+    """Lets each op be placed for itself: an op it names may be absent or fed."""
+    for node in all_nodes(graph_def):
+        node.attr.pop("_class", None)
+
+
 def own_resources(graph_def: GraphDef) -> None:
     """Makes every variable, table and iterator one of the execution's own.
 
@@ -276,12 +282,8 @@ class _LoopLibrary:
         others = list(node.attr["Targuments"].list.type)
         variant = tf.variant.as_datatype_enum
         self._add_loop(name, node, states, others)
-        controls_and_shapes = ("_class",)
-        kept = {k: v for k, v in node.attr.items() if k in controls_and_shapes}
         node.op = "StatefulPartitionedCall"
         node.attr.clear()
-        for key, value in kept.items():
-            node.attr[key].CopyFrom(value)
         node.attr["f"].func.name = name
         _set_types(node, "Tin", [variant, *states, *others])
         _set_types(node, "Tout", states)

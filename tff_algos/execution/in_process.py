@@ -22,8 +22,8 @@ import tree
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
-import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
@@ -98,8 +98,8 @@ class InProcessContext(tff.framework.SyncContext):
         result_type = comp.type_signature.result
         if arg is not None:
             arg = _transform_argument(arg)
-        # A caller inside of a graph, a notebook's `tf.function` say, still gets values.
-        with tf.init_scope():
+        # A caller inside of a graph or a `tf.function` still gets values.
+        with eager_context.eager_mode():
             functions = program.functional_arguments(arg, comp.type_signature.parameter)
             result = self._programs.get(comp, functions).run(arg)
         result = tff.types.type_to_py_container(result, result_type)

@@ -146,6 +146,7 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
     inputs = tuple(_tensor_names(proto.parameter))
     outputs = tuple(_tensor_names(proto.result))
     graph_def = _needed(graph_def, outputs, proto.initialize_op)
+    graph_rewrites.drop_colocations(graph_def)
     graph_rewrites.own_resources(graph_def)
     if proto.initialize_op:
         graph_rewrites.initialize_first(graph_def, proto.initialize_op)
