@@ -27,9 +27,16 @@ def _evaluate(
 ) -> collections.OrderedDict[str, tf.Tensor]:
     """Returns the model's finalized metrics on `batches`."""
     model.reset_metrics()
-    for batch in batches:
+
+    # Not a `for`: of a data set, that is two nested data sets with functions, each of
+    # which TensorFlow instantiates anew at every call.
+    def count(num_batches: tf.Tensor, batch: object) -> tf.Tensor:
         model.forward_pass(batch, training=False)
-    unfinalized = model.report_local_unfinalized_metrics()
+        return num_batches + 1
+
+    # Metrics are read when all batches are through.
+    with tf.control_dependencies([batches.reduce(tf.constant(0), count)]):
+        unfinalized = model.report_local_unfinalized_metrics()
     finalizers = model.metric_finalizers()
     return collections.OrderedDict(
         (name, finalizers[name](value)) for name, value in unfinalized.items()
