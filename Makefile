@@ -8,6 +8,8 @@ RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --output_dir=runs/bench \
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
+BENCH_RUNTIMES_FLAGS ?= --quick
+
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
@@ -17,7 +19,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-slow lint format bench build-file bazel-test clean distclean
+.PHONY: help setup run test test-slow lint format bench bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +27,7 @@ help:
 	@echo "make test        the tests; make test-slow: those that take minutes"
 	@echo "make lint        ruff's checks and format; make format applies them"
 	@echo "make bench       personalization against local epochs, 3 seeds, one table"
+	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
 	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
 	@echo "make clean       drops caches; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
@@ -68,6 +71,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(VENV_PYTHON) benchmarks/sweep.py $(BENCH_FLAGS)
+
+bench-runtimes: $(STAMP)
+	$(VENV_PYTHON) benchmarks/runtimes.py $(BENCH_RUNTIMES_FLAGS)
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new

@@ -39,6 +39,7 @@ FLAGS = flags.FLAGS
 _RUN = "run"
 _USER_ERRORS = (
     execution.NativeRuntimeError,
+    execution.UnknownDeviceError,
     HyperparameterError,
     RunError,
     TaskError,

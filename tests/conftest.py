@@ -57,8 +57,13 @@ def real_cache(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def in_process_context():
+    """Runs the tests' computations in this process, as main.py does by default."""
+    return execution.set_in_process_context()
+
+
+@pytest.fixture(scope="session")
 def native_context():
-    """Runs the tests' computations on TFF's own runtime, and ends it with them."""
-    context = execution.set_native_context()
-    yield context
-    context.close()
+    """TFF's own runtime, with one worker for all tests that ask for it."""
+    with contextlib.closing(execution.NativeContext()) as context:
+        yield context

@@ -131,6 +131,17 @@ REFUSED = {
         "--task=emnist",
         "--rounds_per_checkpoint=0",
     ],
+    "Expected runtime_devices out of CPU:0, found 'GPU:7'": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--runtime_devices=CPU:0,GPU:7",
+    ],
+    "--runtime_devices='CPU:0' .*--runtime=native does not use it": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--runtime=native",
+        "--runtime_devices=CPU:0",
+    ],
     "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
 }
 
@@ -189,6 +200,29 @@ def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
     finished = run_here(capfd, *command, "--client_learning_rate=0.5")
     assert finished.status == 2
     assert "--client_learning_rate: was 0.02, now 0.5" in finished.err
+
+
+def test_both_runtimes_give_the_same_numbers(tmp_path, capfd):
+    rows = {}
+    for runtime in ("in_process", "native"):
+        finished = run_here(
+            capfd,
+            "--algo=fedprox",
+            "--task=emnist",
+            "--only_digits",
+            "--model=2nn",
+            "--client_learning_rate=0.005",
+            f"--runtime={runtime}",
+            f"--output_dir={tmp_path / runtime}",
+            *SMALL,
+        )
+        assert finished.status == 0, finished.err
+        config = json.loads((tmp_path / runtime / "config.json").read_text())
+        assert config["runtime"] == runtime
+        rows[runtime] = read_rows(tmp_path / runtime / "metrics.csv")
+    for ours, theirs in zip(rows["in_process"], rows["native"], strict=True):
+        for name in ours.keys() - {"seconds", "stage"}:
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4), name
 
 
 def test_generated_data_say_so(tmp_path, capfd):

@@ -26,7 +26,7 @@ def test_every_notebook_has_a_test():
     assert [path.name for path in _FOLDER.glob("*.ipynb")] == ["quickstart.ipynb"]
 
 
-def test_quickstart_trains_and_personalizes(native_context):
+def test_quickstart_trains_and_personalizes():
     variables = _run_cells("quickstart.ipynb")
     assert variables["losses"][-1] < variables["losses"][0]
     curve = variables["curve"]

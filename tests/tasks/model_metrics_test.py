@@ -99,7 +99,7 @@ def _expected_metrics(model, datasets):
 
 
 @pytest.mark.parametrize("task", ["image", "text"])
-def test_metrics_and_training_in_tffs_own_algorithms(task, native_context):
+def test_metrics_and_training_in_tffs_own_algorithms(task):
     if task == "image":
         model = image.build_emnist_model("cnn_dropout", True, seed=0)
     else:

@@ -18,7 +18,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.execution import client_data, types, vectorization
+from tff_algos.execution import client_data, graph_functions, types, vectorization
 from tff_algos.execution.client_passes import (
     Lazy,
     PassInputs,
@@ -34,6 +34,8 @@ from tff_algos.execution.vectorization import Reduction, VectorizedWork
 
 # A state, its gradient, its update and what a step keeps of it in between.
 _STATE_COPIES = 4
+# What a worker holds at once of clients' batches.
+_MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
 
 
@@ -47,7 +49,7 @@ class Step:
     """
 
     clients: np.ndarray | None
-    batch: tuple[np.ndarray, ...]
+    batch: tuple[tf.Tensor, ...]
 
 
 def schedule(clients: Sequence[client_data.ClientBatches]) -> Iterator[Step]:
@@ -67,7 +69,8 @@ def schedule(clients: Sequence[client_data.ClientBatches]) -> Iterator[Step]:
                 groups[client.shapes[turn]].append(position)
         for members in groups.values():
             batches = [clients[position].batches[turn] for position in members]
-            stacked = tuple(np.stack(parts) for parts in zip(*batches, strict=True))
+            with tf.device("/device:CPU:0"):
+                stacked = tuple(tf.stack(parts) for parts in zip(*batches, strict=True))
             everyone = len(members) == len(clients)
             yield Step(None if everyone else np.asarray(members, np.int32), stacked)
 
@@ -117,9 +120,9 @@ class BatchedPass:
         Args:
           inputs: Its values, of one client at least.
           workers: Threads that run chunks.
-          chunk_bytes: Memory for the states and batches of a chunk. It decides how
-            many clients a chunk has, and so the order in which values are summed;
-            the number of threads does not.
+          chunk_bytes: Memory for the states of a chunk. It decides how many clients
+            a chunk has, and so the order in which values are summed; the number of
+            threads does not.
 
         Returns:
           Its results.
@@ -157,8 +160,9 @@ class BatchedPass:
     ) -> int:
         """Returns how many clients like the first one fit the memory of a chunk."""
         data_bytes = sum(batches.num_bytes for batches in first)
-        client_bytes = _STATE_COPIES * self.state_bytes + data_bytes
-        return min(max(1, chunk_bytes // max(1, client_bytes)), _MAX_CHUNK_CLIENTS)
+        by_states = chunk_bytes // max(1, _STATE_COPIES * self.state_bytes)
+        by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
+        return max(1, min(by_states, by_data, _MAX_CHUNK_CLIENTS))
 
     def _run_chunk(
         self,
@@ -243,9 +247,7 @@ def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tenso
     present = [
         spec for spec, name in zip(specs, leaf.inputs, strict=True) if name is not None
     ]
-    return tf.function(
-        lambda *tensors: _fed(leaf, iter(tensors)), autograph=False
-    ).get_concrete_function(*present)
+    return graph_functions.trace(lambda *tensors: _fed(leaf, iter(tensors)), present)
 
 
 def _fed(leaf: Leaf, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
@@ -284,9 +286,8 @@ class _Vectorized:
             with tf.device(device):
                 return transform(map_clients(leaf, num_clients, tensors, which))
 
-        self._function = tf.function(run, autograph=False).get_concrete_function(
-            tf.TensorSpec([], tf.int32), *itertools.compress(specs, self._present)
-        )
+        own = itertools.compress(specs, self._present)
+        self._function = graph_functions.trace(run, [tf.TensorSpec([], tf.int32), *own])
 
     def __call__(
         self, num_clients: int, tensors: Sequence[tf.Tensor | None]
@@ -377,7 +378,8 @@ class _ReduceFunctions:
             if step.clients is None:
                 states = self._step()(*states, *step.batch, *others)
             else:
-                states = self._step_some()(step.clients, *states, *step.batch, *others)
+                members = tf.constant(step.clients)
+                states = self._step_some()(members, *states, *step.batch, *others)
         return list(states)
 
 
@@ -418,7 +420,7 @@ def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
             num_clients = tf.shape(tensors[is_batch.index(True)])[0]
             return _step_clients(reduction, num_clients, tensors)
 
-    return tf.function(step, autograph=False).get_concrete_function(*specs)
+    return graph_functions.trace(step, specs)
 
 
 def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
@@ -439,9 +441,7 @@ def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tens
                 for old, new in zip(tensors[: len(states)], states, strict=True)
             ]
 
-    return tf.function(step, autograph=False).get_concrete_function(
-        tf.TensorSpec([None], tf.int32), *specs
-    )
+    return graph_functions.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
 
 
 class _ChunkFunctions:
@@ -501,7 +501,7 @@ def _build_accumulate(
                 old, new = old[num_zeros:], new[num_values:]
         return results
 
-    return tf.function(accumulate, autograph=False).get_concrete_function(*specs)
+    return graph_functions.trace(accumulate, specs)
 
 
 def _add(

@@ -11,13 +11,12 @@ import weakref
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-Batch = tuple[np.ndarray, ...]
+Batch = tuple[tf.Tensor, ...]
 
 # Data sets of these kinds, if their functions have no state, hold no randomness.
 _REPEATABLE = frozenset(
@@ -71,11 +70,12 @@ def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
       Its elements.
     """
     dataset = tf.data.experimental.from_variant(variant, tuple(specs))
-    batches = tuple(dataset.as_numpy_iterator())
+    with tf.device("/device:CPU:0"):
+        batches = tuple(dataset)
     return ClientBatches(
         batches,
-        tuple(tuple(np.shape(part) for part in batch) for batch in batches),
-        sum(np.asarray(part).nbytes for batch in batches for part in batch),
+        tuple(tuple(tuple(part.shape) for part in batch) for batch in batches),
+        sum(part.shape.num_elements() * part.dtype.size for b in batches for part in b),
     )
 
 

@@ -33,7 +33,7 @@ def build(fragment: Fragment, device: str | None = None) -> Function:
         with tf.device(device):
             return evaluate(fragment, inputs, lambda leaf: leaf.with_loops)
 
-    return concrete_function(run, fragment.inputs)
+    return trace(run, _specs(fragment.inputs))
 
 
 def build_accumulate(
@@ -58,7 +58,7 @@ def build_accumulate(
                 aggregates, inputs[: len(totals)], inputs[len(totals) :]
             )
 
-    return concrete_function(accumulate, [*totals, *values])
+    return trace(accumulate, _specs([*totals, *values]))
 
 
 def accumulate_each(
@@ -76,11 +76,30 @@ def accumulate_each(
     return results
 
 
-def concrete_function(function: Function, inputs: Sequence[Port]) -> Function:
+def concrete_function(
+    function: Function, inputs: Sequence[Port]
+) -> tf.types.experimental.ConcreteFunction:
     """Traces a function of one tensor per port."""
-    specs = [types.tensor_spec(port.type_signature) for port in inputs]
     traced = tf.function(function, autograph=False)
-    return traced.get_concrete_function(*specs)
+    return traced.get_concrete_function(*_specs(inputs))
+
+
+def _specs(ports: Sequence[Port]) -> list[tf.TensorSpec]:
+    return [types.tensor_spec(port.type_signature) for port in ports]
+
+
+def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
+    """Traces a function of tensors.
+
+    Args:
+      function: Of one tensor for each of `specs`, giving a list of tensors.
+      specs: Not checked at calls, which would cost more than a small computation.
+
+    Returns:
+      The traced function, to be called with tensors alone.
+    """
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    return lambda *tensors: traced._call_flat(list(tensors), traced.captured_inputs)
 
 
 def evaluate(

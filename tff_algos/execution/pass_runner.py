@@ -23,8 +23,8 @@ from tff_algos.execution.plan import ClientPass
 # On a CPU many clients at a time save the overhead of ops, one by one the weights
 # stay in its caches. Measured: the first wins below about this size of a state.
 _MAX_CPU_STATE_BYTES = 1 << 18
-# What the states and batches of a chunk should take: on a CPU they fit its caches.
-_CPU_CHUNK_BYTES = 32 << 20
+# What the states of a chunk should take; on a CPU more does not stay in its caches.
+_CPU_CHUNK_BYTES = 16 << 20
 _GPU_CHUNK_BYTES = 4 << 30
 
 

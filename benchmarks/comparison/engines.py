@@ -1,0 +1,140 @@
+"""What there is to compare: engines, workloads, growth curves."""
+
+import attrs
+
+from benchmarks.engines.workloads import Workload
+
+
+@attrs.frozen
+class Engine:
+    """A script that trains workloads.
+
+    Attributes:
+      name: In tables.
+      module: Its module in `benchmarks.engines`.
+      environment: Name of its requirements file; `None`: this Python.
+      arguments: To the script.
+      workloads: Names of the workloads it is for; `None`: all.
+    """
+
+    name: str
+    module: str
+    environment: str | None = None
+    arguments: tuple[str, ...] = ()
+    workloads: tuple[str, ...] | None = None
+
+    def runs(self, workload: str) -> bool:
+        """Returns whether it is for a workload."""
+        return self.workloads is None or workload in self.workloads
+
+
+_NATIVE = "--runtime=native"
+_IN_PROCESS = "--runtime=in_process"
+_LSTM = ("W3",)
+_NOT_LSTM = ("W1", "W2", "W4")
+
+REFERENCE = "tff_native"
+OURS = "tff_in_process"
+PEERS = ("fedjax", "pfl", "flower")
+GROWTH_ENGINES = ("tff_native", "tff_in_process", "fedjax", "bare_tf")
+
+# An engine may be listed twice, for different workloads.
+ENGINES = (
+    Engine("tff_native", "run_tff", None, (_NATIVE,), _NOT_LSTM),
+    Engine("tff_native", "run_tff", None, (_NATIVE, "--keras"), _LSTM),
+    Engine("tff_native_our_model", "run_tff", None, (_NATIVE,), _LSTM),
+    Engine("tff_in_process", "run_tff", None, (_IN_PROCESS,), _NOT_LSTM),
+    Engine("tff_in_process", "run_tff", None, (_IN_PROCESS, "--keras"), _LSTM),
+    Engine("tff_in_process_our_model", "run_tff", None, (_IN_PROCESS,), _LSTM),
+    Engine("fedjax", "run_fedjax", "fedjax"),
+    Engine("pfl", "run_pfl", "pfl"),
+    Engine("flower", "run_flower", "flower"),
+    Engine("bare_torch", "run_bare_torch", "torch"),
+    Engine("bare_jax", "run_bare_jax", "jax"),
+    Engine("bare_tf", "run_bare_tf"),
+)
+
+# Rates at which training is stable. The CNN's is lower still: its gradients jump
+# where a ReLU or a maximum switches, which multiplies rounding by hundreds each
+# round, and weights could not be compared.
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("W1", "cnn", 10, 100, 20, learning_rate=0.005),
+        Workload("W2", "dense", 100, 20, 10),
+        Workload("W3", "lstm", 10, 40, 4, learning_rate=0.5),
+        Workload("W4", "dense", 1000, 20, 10),
+    )
+}
+
+_MODELS = {
+    "cnn": "EMNIST CNN",
+    "lstm": "character LSTM, 2 x 256",
+    "dense": "logistic regression",
+}
+
+
+def title(workload: Workload) -> str:
+    """Returns a workload's name and sizes in one line."""
+    return (
+        f"{workload.name}: {_MODELS[workload.model]} ({workload.num_weights:,} "
+        f"weights), {workload.num_clients} clients x "
+        f"{workload.examples_per_client} examples, batches of {workload.batch_size}"
+    )
+
+
+def tolerance(workload: Workload) -> float:
+    """Returns up to which relative difference changes of the weights agree.
+
+    One example in a wrong batch gives 0.05 in W1.
+    """
+    return 1e-2 if workload.model == "cnn" else 1e-3
+
+
+@attrs.frozen
+class Growth:
+    """Workloads that differ in one size only.
+
+    Attributes:
+      name: In files.
+      title: What stays the same.
+      label: What grows.
+      sizes: Values of what grows, ascending.
+      workloads: One for each.
+    """
+
+    name: str
+    title: str
+    label: str
+    sizes: tuple[int, ...]
+    workloads: tuple[Workload, ...]
+
+
+def _growth(name, title_, label, sizes, make) -> Growth:
+    workloads = tuple(make(f"{name}-{size}", size) for size in sizes)
+    return Growth(name, title_, label, sizes, workloads)
+
+
+GROWTHS = (
+    _growth(
+        "clients",
+        "logistic regression, 20 examples per client",
+        "clients per round",
+        (1, 3, 10, 30, 100, 300, 1000, 3000),
+        lambda name, size: Workload(name, "dense", size, 20, 10),
+    ),
+    _growth(
+        "examples",
+        "logistic regression, 10 clients, batches of 10",
+        "examples per client",
+        (10, 30, 100, 300, 1000, 3000),
+        lambda name, size: Workload(name, "dense", 10, size, 10, 0.01),
+    ),
+    _growth(
+        "hidden_units",
+        "one hidden layer (795 weights per unit), 10 clients x 20 examples",
+        "hidden units",
+        (16, 64, 256, 1024, 4096),
+        lambda name, size: Workload(name, "dense", 10, 20, 10, 0.01, size),
+    ),
+)

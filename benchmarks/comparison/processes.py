@@ -1,0 +1,173 @@
+"""Runs an engine in a process of its own and watches its memory."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+
+import attrs
+import psutil
+
+_MEGABYTE = 2**20
+_WATCH_SECONDS = 0.2
+_END_SECONDS = 10.0  # For children to end by themselves after their parent.
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a process.
+
+    Attributes:
+      results: As the engine's `recorder` wrote them, one for each workload.
+      error: Why there are none, in one line.
+      peak_megabytes: Largest sum of proportional set sizes, MB (2**20 bytes), of
+        the process and its children: shared pages count once.
+      other_cores: Cores that processes other than this one, its children and the
+        benchmark kept busy meanwhile: what is measured beside others is too slow.
+      seconds: From start to end.
+    """
+
+    results: tuple[dict, ...] = ()
+    error: str | None = None
+    peak_megabytes: float = 0.0
+    other_cores: float = 0.0
+    seconds: float = 0.0
+
+
+class _Watch:
+    """Looks again and again at a process and all that descends from it."""
+
+    def __init__(self, pid: int):
+        self._root = psutil.Process(pid)
+        self._seen = {self._root}
+        self._own_seconds = {}  # CPU time by process, also of those that ended.
+        self._start = time.monotonic()
+        self._busy_at_start = _busy_seconds()
+        self._benchmark_at_start = _cpu_seconds(psutil.Process())
+        self.peak_bytes = 0
+        self.other_cores = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_WATCH_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._seen |= set(self._root.children(recursive=True))
+        total = 0
+        for process in self._seen:
+            # Some have ended by now, some are not ours to read.
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+                self._own_seconds[process] = _cpu_seconds(process)
+        self.peak_bytes = max(self.peak_bytes, total)
+
+    def end(self) -> None:
+        """Stops looking, and ends what is still there of the processes seen."""
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        busy = _busy_seconds() - self._busy_at_start
+        benchmark = _cpu_seconds(psutil.Process()) - self._benchmark_at_start
+        others = busy - benchmark - sum(self._own_seconds.values())
+        self.other_cores = max(0.0, others / (time.monotonic() - self._start))
+        _, alive = psutil.wait_procs(list(self._seen), timeout=0)
+        if alive:
+            _, alive = psutil.wait_procs(alive, timeout=_END_SECONDS)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=_END_SECONDS)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _busy_seconds() -> float:
+    """Returns the CPU time that all processes together have used."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system
+
+
+def run(
+    command: Sequence[str],
+    *,
+    result: pathlib.Path,
+    log: pathlib.Path,
+    timeout: float,
+    cwd: pathlib.Path,
+) -> Outcome:
+    """Runs an engine to its end; nothing of it is left when this returns.
+
+    Args:
+      command: Program and arguments; `--process_start` and `--result` are added.
+      result: File that the engine writes.
+      log: File for what it prints.
+      timeout: Seconds after which it is killed.
+      cwd: Its working directory.
+    """
+    result.unlink(missing_ok=True)
+    environment = os.environ | {
+        # The same for all: the CPU. The peers' packages have no CUDA.
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    start = time.monotonic()
+    with open(log, "w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            [*command, f"--process_start={start}", f"--result={result}"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=cwd,
+            env=environment,
+        )
+        watch = _Watch(process.pid)
+        try:
+            status = process.wait(timeout)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            watch.end()
+    seconds = time.monotonic() - start
+    if timed_out:
+        return Outcome(error=f"killed after {timeout:.0f} s", seconds=seconds)
+    outcome = _read(result, status)
+    return attrs.evolve(
+        outcome,
+        peak_megabytes=watch.peak_bytes / _MEGABYTE,
+        other_cores=watch.other_cores,
+        seconds=seconds,
+    )
+
+
+def _read(result: pathlib.Path, status: int) -> Outcome:
+    try:
+        content = json.loads(result.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Outcome(error=describe_status(status))
+    if "error" in content:
+        return Outcome(error=content["error"])
+    return Outcome(results=tuple(content["results"]))
+
+
+def describe_status(status: int) -> str:
+    """Returns what an exit status without a result means."""
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    return f"ended without a result, exit status {status}"

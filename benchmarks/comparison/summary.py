@@ -1,0 +1,181 @@
+"""Statistics of measurements: pure functions."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+
+@attrs.frozen
+class Spread:
+    """A median with the least and the greatest value."""
+
+    median: float
+    low: float
+    high: float
+
+
+@attrs.frozen
+class Measurement:
+    """One process of an engine on one workload.
+
+    Attributes:
+      repetition: Measurements of the same repetition ran one after the other, so
+        a machine that gets slower slows all of them.
+      round_seconds: Of every round; the first one includes building and compiling.
+      start_up_seconds: From the start of the process to the end of round 1.
+      peak_megabytes: Of the process and its children.
+      other_cores: That other processes kept busy meanwhile.
+    """
+
+    repetition: int
+    round_seconds: tuple[float, ...]
+    start_up_seconds: float
+    peak_megabytes: float
+    other_cores: float = 0.0
+
+    @property
+    def median_seconds(self) -> float:
+        """Of a round, the first one not counted."""
+        return statistics.median(self.round_seconds[1:])
+
+
+@attrs.frozen
+class Summary:
+    """All measurements of an engine on a workload; seconds and MB."""
+
+    seconds_per_round: Spread
+    start_up_seconds: float
+    compile_seconds: float
+    peak_megabytes: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Returns median, minimum and maximum.
+
+    Raises:
+      ValueError: If there are no values.
+    """
+    if not values:
+        raise ValueError("Expected at least one value, found none.")
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def seconds_per_round(measurements: Sequence[Measurement]) -> Spread:
+    """Returns the spread over repetitions; of a single one, over its rounds."""
+    if len(measurements) == 1:
+        return spread(measurements[0].round_seconds[1:])
+    return spread([m.median_seconds for m in measurements])
+
+
+def summarize(measurements: Sequence[Measurement]) -> Summary:
+    """Returns medians over repetitions, of memory the maximum."""
+    return Summary(
+        seconds_per_round=seconds_per_round(measurements),
+        start_up_seconds=statistics.median(m.start_up_seconds for m in measurements),
+        compile_seconds=statistics.median(
+            max(0.0, m.round_seconds[0] - m.median_seconds) for m in measurements
+        ),
+        peak_megabytes=max(m.peak_megabytes for m in measurements),
+    )
+
+
+def speed(
+    measurements: Sequence[Measurement], reference: Sequence[Measurement]
+) -> Spread:
+    """Returns how many times as fast as the reference the first ones are.
+
+    Repetitions are compared pairwise. Of a single pair, the extremes are those of
+    the slowest rounds of one against the fastest of the other.
+    """
+    by_repetition = {m.repetition: m.median_seconds for m in reference}
+    ratios = [
+        by_repetition[m.repetition] / m.median_seconds
+        for m in measurements
+        if m.repetition in by_repetition
+    ]
+    if len(ratios) != 1:
+        return spread(ratios)
+    own, other = seconds_per_round(measurements), seconds_per_round(reference)
+    return Spread(ratios[0], other.low / own.high, other.high / own.low)
+
+
+def break_even_rounds(
+    start_up: float, seconds: float, other_start_up: float, other_seconds: float
+) -> float:
+    """Returns from which round on the first engine is ahead of the other for good.
+
+    Args:
+      start_up: From its start to the end of its first round.
+      seconds: Of each later round.
+      other_start_up: The same of the other engine.
+      other_seconds: The same of the other engine.
+
+    Returns:
+      A whole number of at least 1; infinite if it falls ever further behind.
+    """
+    gap = start_up - other_start_up
+    if gap <= 0 and seconds <= other_seconds:
+        return 1.0
+    if seconds >= other_seconds:
+        return math.inf
+    return 1.0 + max(0, math.ceil(gap / (other_seconds - seconds)))
+
+
+def fastest(summaries: Mapping[str, Summary], names: Sequence[str]) -> str | None:
+    """Returns the name with the lowest median, `None` if none was measured."""
+    measured = [name for name in names if name in summaries]
+    return min(
+        measured, key=lambda n: summaries[n].seconds_per_round.median, default=None
+    )
+
+
+def relative_difference(
+    weights: Sequence[np.ndarray],
+    reference: Sequence[np.ndarray],
+    initial: Sequence[np.ndarray],
+) -> float:
+    """Returns |w - r| / |r - i|, Euclidean norms over all weights.
+
+    Of the change that training made, not of the weights: those would agree even
+    if nothing had been learned.
+
+    Raises:
+      ValueError: If the shapes differ.
+    """
+    error = change = 0.0
+    for own, other, first in zip(weights, reference, initial, strict=True):
+        if not own.shape == other.shape == first.shape:
+            raise ValueError(
+                f"Expected weights of shape {first.shape}, found {own.shape} and "
+                f"{other.shape}."
+            )
+        error += float(np.sum(np.square(own - other, dtype=np.float64)))
+        change += float(np.sum(np.square(other - first, dtype=np.float64)))
+    return math.sqrt(error / change) if change else math.inf
+
+
+def next_to_repeat(
+    seconds_of: Mapping[str, float],
+    done: Mapping[str, int],
+    budget: float,
+    max_repetitions: int,
+) -> str | None:
+    """Returns the workload to repeat next, `None` if there is no time for any.
+
+    The one with the fewest repetitions, of those the shortest.
+
+    Args:
+      seconds_of: What one repetition of each workload took.
+      done: How many there were.
+      budget: Seconds left.
+      max_repetitions: Per workload.
+    """
+    fitting = [
+        name
+        for name, seconds in seconds_of.items()
+        if seconds <= budget and done[name] < max_repetitions
+    ]
+    return min(fitting, key=lambda n: (done[n], seconds_of[n]), default=None)

@@ -1,0 +1,103 @@
+"""TFF's build_weighted_fed_avg, on TFF's own runtime or in this process.
+
+Clients are `tf.data` data sets, made once. The same process in both runtimes.
+"""
+
+import argparse
+import contextlib
+import functools
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from benchmarks.engines import recorder, tf_models, workloads
+from tff_algos import execution
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runtime", choices=["native", "in_process"], default="native")
+    parser.add_argument(
+        "--process",
+        choices=["tff", "tff_algos"],
+        default="tff",
+        help="whose builder of federated averaging",
+    )
+    parser.add_argument(
+        "--keras", action="store_true", help="the LSTM model from Keras' layers"
+    )
+
+
+@contextlib.contextmanager
+def _runtime(name: str):
+    """Installs the runtime, and ends it afterwards."""
+    if name == "native":
+        with execution.native_context():
+            yield
+        return
+    if not hasattr(execution, "set_in_process_context"):
+        raise recorder.NotAvailableError("not available: no in-process runtime yet")
+    context = execution.set_in_process_context()
+    try:
+        yield
+    finally:
+        # A runtime in this process may have nothing to end.
+        getattr(context, "close", lambda: None)()
+
+
+def _build_clients(inputs: workloads.Inputs) -> list[tf.data.Dataset]:
+    batch_size = inputs.workload.batch_size
+    return [
+        tf.data.Dataset.from_tensor_slices(client).batch(batch_size)
+        for client in zip(inputs.x, inputs.y, strict=True)
+    ]
+
+
+def _keras_model_fn() -> tff.learning.models.VariableModel:
+    spec = tf.TensorSpec([None, workloads.SEQUENCE_LENGTH], tf.int32)
+    return tff.learning.models.from_keras_model(
+        tf_models.keras_lstm(),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        input_spec=(spec, spec),
+    )
+
+
+def _build_process(
+    inputs: workloads.Inputs, arguments: argparse.Namespace
+) -> tff.learning.templates.LearningProcess:
+    build = {
+        "tff": tff.learning.algorithms.build_weighted_fed_avg,
+        "tff_algos": tff_algos.build_fed_avg,
+    }[arguments.process]
+    return build(
+        _keras_model_fn if arguments.keras else tf_models.functional_model(inputs),
+        tff.learning.optimizers.build_sgdm(inputs.workload.learning_rate),
+        tff.learning.optimizers.build_sgdm(1.0),
+    )
+
+
+def run(
+    inputs: workloads.Inputs, record: recorder.Recorder, arguments: argparse.Namespace
+) -> None:
+    """Trains `inputs`."""
+    with _runtime(arguments.runtime):
+        clients = _build_clients(inputs)
+        record.start()
+        process = _build_process(inputs, arguments)
+
+        def weights(state):
+            return [np.asarray(w) for w in process.get_model_weights(state).trainable]
+
+        initial = tff.learning.models.ModelWeights(list(inputs.weights), [])
+        state = process.set_model_weights(process.initialize(), initial)
+        another = True
+        while another:
+            state = process.next(state, clients).state
+            another = record.finish_round(functools.partial(weights, state))
+
+
+if __name__ == "__main__":
+    recorder.main(run, _add_arguments)

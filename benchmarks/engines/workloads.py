@@ -1,0 +1,171 @@
+"""What the engines train: models, sizes, clients' data, and files of them.
+
+NumPy and the standard library only: every engine's environment imports this.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from typing import Literal
+
+import numpy as np
+
+ModelId = Literal["cnn", "lstm", "dense"]
+
+NUM_FEATURES = 784  # of the dense model: pixels of an EMNIST image
+NUM_DIGITS = 10  # its classes
+IMAGE_SHAPE = (28, 28, 1)
+NUM_IMAGE_CLASSES = 62
+VOCAB_SIZE = 90  # characters; id 0 is padding, which the data doesn't contain
+SEQUENCE_LENGTH = 80
+EMBEDDING_SIZE = 8
+UNITS = 256  # of each LSTM layer
+NUM_LSTM_LAYERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One round of Federated Averaging: one epoch of plain SGD at every client.
+
+    Attributes:
+      name: As the tables call it.
+      model: "cnn" (two 3 x 3 convolutions, dense 128, 1,206,590 weights), "lstm"
+        (embedding, two LSTM layers of 256, 820,522 weights) or "dense" (784
+        features, `hidden_units`, 10 classes).
+      num_clients: Clients of every round, the same ones.
+      examples_per_client: A multiple of `batch_size`.
+      batch_size: Examples per local step.
+      learning_rate: Of the clients' steps; the server's is 1.
+      hidden_units: Of the dense model's hidden layer; 0: none, which is logistic
+        regression.
+    """
+
+    name: str
+    model: ModelId
+    num_clients: int
+    examples_per_client: int
+    batch_size: int
+    learning_rate: float = 0.1
+    hidden_units: int = 0
+
+    def __post_init__(self):
+        if self.examples_per_client % self.batch_size:
+            raise ValueError(
+                f"{self.name}: {self.examples_per_client} examples per client are "
+                f"not a multiple of the batch size {self.batch_size}."
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Local steps of each client per round."""
+        return self.examples_per_client // self.batch_size
+
+    @property
+    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the weights in Keras' order and layout."""
+        if self.model == "cnn":
+            kernels = [(3, 3, 1, 32), (3, 3, 32, 64), (9216, 128)]
+            return _with_biases([*kernels, (128, NUM_IMAGE_CLASSES)])
+        if self.model == "lstm":
+            return _lstm_shapes()
+        if self.hidden_units:
+            kernels = [(NUM_FEATURES, self.hidden_units)]
+            return _with_biases([*kernels, (self.hidden_units, NUM_DIGITS)])
+        return _with_biases([(NUM_FEATURES, NUM_DIGITS)])
+
+    @property
+    def num_weights(self) -> int:
+        """Number of scalars in the model."""
+        return sum(math.prod(shape) for shape in self.weight_shapes)
+
+
+def _with_biases(kernels: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(shape for kernel in kernels for shape in (kernel, kernel[-1:]))
+
+
+def _lstm_shapes() -> tuple[tuple[int, ...], ...]:
+    shapes = [(VOCAB_SIZE, EMBEDDING_SIZE)]
+    for layer in range(NUM_LSTM_LAYERS):
+        input_size = UNITS if layer else EMBEDDING_SIZE
+        shapes += [(input_size, 4 * UNITS), (UNITS, 4 * UNITS), (4 * UNITS,)]
+    return (*shapes, (UNITS, VOCAB_SIZE), (VOCAB_SIZE,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """A workload with the values that every engine starts from.
+
+    Attributes:
+      workload: What to train.
+      x: `[clients, examples, ...]`: float32 images `[28, 28, 1]`, float32
+        features `[784]` or int32 characters `[80]`.
+      y: int32 labels `[clients, examples]`, or `[clients, examples, 80]`.
+      weights: Initial weights, float32, of `workload.weight_shapes`.
+    """
+
+    workload: Workload
+    x: np.ndarray
+    y: np.ndarray
+    weights: tuple[np.ndarray, ...]
+
+    def batches(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns `x` and `y` as `[clients, steps, batch, ...]`."""
+        shape = (
+            self.workload.num_clients,
+            self.workload.num_steps,
+            self.workload.batch_size,
+        )
+        return tuple(
+            values.reshape(*shape, *values.shape[2:]) for values in (self.x, self.y)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a .npz file that `load` reads."""
+        np.savez(
+            path,
+            workload=json.dumps(dataclasses.asdict(self.workload)),
+            x=self.x,
+            y=self.y,
+            **{f"weight_{n:02d}": weight for n, weight in enumerate(self.weights)},
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Inputs:
+    """Returns what `Inputs.save` wrote."""
+    with np.load(path) as file:
+        names = sorted(name for name in file.files if name.startswith("weight_"))
+        return Inputs(
+            workload=Workload(**json.loads(str(file["workload"]))),
+            x=file["x"],
+            y=file["y"],
+            weights=tuple(file[name] for name in names),
+        )
+
+
+def generate(workload: Workload, seed: int) -> Inputs:
+    """Returns random data and initial weights, a function of the arguments."""
+    rng = np.random.default_rng(seed)
+    shape = (workload.num_clients, workload.examples_per_client)
+    if workload.model == "lstm":
+        text = rng.integers(
+            1, VOCAB_SIZE, size=(*shape, SEQUENCE_LENGTH + 1), dtype=np.int32
+        )
+        x, y = text[..., :-1].copy(), text[..., 1:].copy()
+    else:
+        images = workload.model == "cnn"
+        features = IMAGE_SHAPE if images else (NUM_FEATURES,)
+        x = rng.standard_normal((*shape, *features), dtype=np.float32)
+        num_classes = NUM_IMAGE_CLASSES if images else NUM_DIGITS
+        y = rng.integers(num_classes, size=shape, dtype=np.int32)
+    weights = tuple(_initial_weight(rng, s) for s in workload.weight_shapes)
+    return Inputs(workload, x, y, weights)
+
+
+def _initial_weight(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns Glorot uniform kernels and zero biases."""
+    if len(shape) == 1:
+        return np.zeros(shape, np.float32)
+    receptive_field = math.prod(shape[:-2])
+    limit = math.sqrt(6 / (receptive_field * (shape[-2] + shape[-1])))
+    return rng.uniform(-limit, limit, size=shape).astype(np.float32)

@@ -1,0 +1,444 @@
+"""Measures Federated Averaging on TFF's runtimes, on other frameworks, by hand.
+
+    python benchmarks/runtimes.py             # everything, under 20 minutes
+    python benchmarks/runtimes.py --quick     # W1 and W2 once, under 4 minutes
+    python benchmarks/runtimes.py --workloads=W3 --engines=tff_native,pfl
+
+Every engine trains the same clients from the same weights, in a process of its
+own; repetitions of all engines take turns, so that a machine that gets slower is
+slower for all. After two rounds the weights are compared: right before fast. All
+run on the CPU. The first run makes an environment for each of the other frameworks
+(some minutes, not counted). Leave the machine alone meanwhile: PyTorch for one gets
+tens of times slower beside a busy program. The output says if it was disturbed.
+
+Writes into --output_dir: tables.md, results.json, plots (PNG), logs/.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import attrs
+import numpy as np
+import psutil
+from absl import app, flags
+
+from benchmarks.comparison import (
+    engines,
+    environments,
+    plots,
+    processes,
+    summary,
+    tables,
+)
+from benchmarks.engines import workloads
+
+_QUICK = flags.DEFINE_bool("quick", False, "W1 and W2, a short look.")
+_WORKLOADS = flags.DEFINE_list(
+    "workloads", None, "Of W1, W2, W3, W4; default: all, with --quick W1 and W2."
+)
+_ENGINES = flags.DEFINE_list("engines", None, "Names of engines; default: all.")
+_GROWTH = flags.DEFINE_bool(
+    "growth", None, "Growth curves; default: yes, but with --quick no."
+)
+_PROCESS = flags.DEFINE_enum(
+    "process", "tff", ["tff", "tff_algos"], "Whose federated averaging TFF runs."
+)
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/bench-runtimes", "Results.")
+_MINUTES = flags.DEFINE_float(
+    "minutes",
+    None,
+    "Time for repetitions; default: 19, with --quick 3.5. One is made in any case.",
+    lower_bound=0,
+)
+_MAX_REPETITIONS = flags.DEFINE_integer("max_repetitions", 5, "Of a workload.")
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_SEED = 0
+
+# Of a process: time of the rounds after the first one, and when it is killed.
+_SECONDS, _QUICK_SECONDS = 3.0, 1.5
+_TIMEOUT_SECONDS = 240.0
+
+# Of an engine's growth curve: rounds of a point, and all of it.
+_POINT_SECONDS = 0.5
+_MAX_POINT_ROUNDS = 10
+_CURVE_SECONDS = 60.0
+
+
+def _print_status(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class _Runner:
+    """Runs engines and keeps what they give."""
+
+    def __init__(self, folder: pathlib.Path, inputs: pathlib.Path, seconds: float):
+        """Makes a runner.
+
+        Args:
+          folder: For logs.
+          inputs: For workload files and weights, gone in the end.
+          seconds: Of rounds of a process.
+        """
+        self._logs = folder / "logs"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._inputs = inputs
+        self._seconds = seconds
+        self._pythons = {None: pathlib.Path(sys.executable)}
+        self.setup_errors = {}
+
+    def set_up(self, chosen: Sequence[engines.Engine]) -> None:
+        """Makes the environments of engines; failures go to `setup_errors`."""
+        for name in dict.fromkeys(engine.environment for engine in chosen):
+            if name in self._pythons:
+                continue
+            try:
+                self._pythons[name] = environments.python_of(name, _ROOT)
+            except environments.EnvironmentSetupError as error:
+                self.setup_errors[name] = str(error)
+
+    def write_inputs(self, workload: workloads.Workload) -> workloads.Inputs:
+        """Generates and writes a workload's data, unless they were."""
+        inputs = workloads.generate(workload, _SEED)
+        if not self._path(workload).exists():
+            inputs.save(self._path(workload))
+        return inputs
+
+    def _path(self, workload: workloads.Workload) -> pathlib.Path:
+        return self._inputs / f"{workload.name}.npz"
+
+    def weights_path(self, engine: str, workload: str) -> pathlib.Path:
+        """Returns where an engine leaves its trained weights."""
+        return self._inputs / f"weights-{engine}-{workload}.npz"
+
+    def run(self, engine: engines.Engine, workload: str) -> processes.Outcome:
+        """Runs an engine on a workload."""
+        return self._run(
+            engine,
+            workload,
+            f"--inputs={self._inputs / workload}.npz",
+            f"--weights={self.weights_path(engine.name, workload)}",
+            f"--seconds={self._seconds}",
+        )
+
+    def run_growth(
+        self, engine: engines.Engine, growth: engines.Growth
+    ) -> processes.Outcome:
+        """Runs an engine on one size after the other, in one process."""
+        return self._run(
+            engine,
+            growth.name,
+            *["--inputs", *(str(self._path(w)) for w in growth.workloads)],
+            f"--seconds={_POINT_SECONDS}",
+            f"--max_rounds={_MAX_POINT_ROUNDS}",
+            f"--limit_seconds={_CURVE_SECONDS}",
+        )
+
+    def _run(
+        self, engine: engines.Engine, name: str, *arguments: str
+    ) -> processes.Outcome:
+        if engine.environment in self.setup_errors:
+            return processes.Outcome(error=self.setup_errors[engine.environment])
+        module = f"benchmarks.engines.{engine.module}"
+        return processes.run(
+            [
+                str(self._pythons[engine.environment]),
+                *["-m", module, *arguments, *engine.arguments],
+            ],
+            result=self._inputs / "result.json",
+            log=self._logs / f"{name}-{engine.name}.txt",
+            timeout=_TIMEOUT_SECONDS,
+            cwd=_ROOT,
+        )
+
+
+class _Comparison:
+    """The measurements of one workload."""
+
+    def __init__(
+        self,
+        workload: workloads.Workload,
+        chosen: Sequence[engines.Engine],
+        runner: _Runner,
+    ):
+        self.workload = workload
+        self.repetitions = 0
+        self.seconds = 0.0  # Of a repetition.
+        self._engines = [e for e in chosen if e.runs(workload.name)]
+        self._runner = runner
+        self._measurements = {}
+        self._errors = {}
+        self._differences = {}
+
+    def repeat(self) -> None:
+        """Runs every engine once, the order reversed every other time."""
+        start = time.monotonic()
+        order = self._engines[:: -1 if self.repetitions % 2 else 1]
+        for engine in order:
+            if engine.name not in self._errors:
+                self._measure(engine)
+        if not self.repetitions:
+            self._compare_weights()
+        self.repetitions += 1
+        self.seconds = time.monotonic() - start
+
+    def _measure(self, engine: engines.Engine) -> None:
+        outcome = self._runner.run(engine, self.workload.name)
+        label = f"{self.workload.name}, {engine.name}"
+        if outcome.error is not None:
+            self._errors[engine.name] = outcome.error
+            self._measurements.pop(engine.name, None)
+            _print_status(f"{label}: {outcome.error}")
+            return
+        (result,) = outcome.results
+        measurement = summary.Measurement(
+            repetition=self.repetitions,
+            round_seconds=tuple(result["round_seconds"]),
+            start_up_seconds=result["start_up_seconds"],
+            peak_megabytes=outcome.peak_megabytes,
+            other_cores=outcome.other_cores,
+        )
+        self._measurements.setdefault(engine.name, []).append(measurement)
+        seconds = tables.format_number(measurement.median_seconds)
+        _print_status(f"{label}: {seconds} s/round ({outcome.seconds:.0f} s in all)")
+
+    def _compare_weights(self) -> None:
+        initial = self._runner.write_inputs(self.workload).weights
+        measured = [e.name for e in self._engines if e.name in self._measurements]
+        if not measured:
+            return
+        native = engines.REFERENCE
+        reference = native if native in measured else measured[0]
+        trained = {
+            name: _load_weights(self._runner.weights_path(name, self.workload.name))
+            for name in measured
+        }
+        for name in measured:
+            if name == reference:
+                continue
+            self._differences[name] = summary.relative_difference(
+                trained[name], trained[reference], initial
+            )
+
+    def results(self) -> tables.WorkloadResults:
+        """Returns what the table is made of."""
+        names = dict.fromkeys(engine.name for engine in self._engines)
+        return tables.WorkloadResults(
+            title=engines.title(self.workload),
+            measurements={
+                n: self._measurements[n] for n in names if n in self._measurements
+            },
+            errors={n: self._errors[n] for n in names if n in self._errors},
+            differences=self._differences,
+            tolerance=engines.tolerance(self.workload),
+            reference=engines.REFERENCE,
+            ours=engines.OURS,
+            peers=engines.PEERS,
+        )
+
+
+def _load_weights(path: pathlib.Path) -> list[np.ndarray]:
+    with np.load(path) as file:
+        return [file[f"arr_{n}"] for n in range(len(file.files))]
+
+
+def _repeat_all(comparisons: Sequence[_Comparison], deadline: float) -> None:
+    """Repeats workloads as long as another repetition probably ends in time."""
+    by_name = {c.workload.name: c for c in comparisons}
+    while True:
+        name = summary.next_to_repeat(
+            {name: c.seconds for name, c in by_name.items()},
+            {name: c.repetitions for name, c in by_name.items()},
+            deadline - time.monotonic(),
+            _MAX_REPETITIONS.value,
+        )
+        if name is None:
+            return
+        by_name[name].repeat()
+
+
+def _measure_growth(
+    growth: engines.Growth, chosen: Sequence[engines.Engine], runner: _Runner
+) -> dict[str, dict[int, summary.Spread]]:
+    """Returns, by engine, seconds per round by size."""
+    for workload in growth.workloads:
+        runner.write_inputs(workload)
+    size_of = {w.name: s for w, s in zip(growth.workloads, growth.sizes, strict=True)}
+    curves = {}
+    for engine in chosen:
+        outcome = runner.run_growth(engine, growth)
+        if outcome.error is not None:
+            _print_status(f"growth of {growth.name}, {engine.name}: {outcome.error}")
+            continue
+        curves[engine.name] = {
+            size_of[r["workload"]]: summary.spread(r["round_seconds"][1:])
+            for r in outcome.results
+        }
+        _print_status(
+            f"growth of {growth.name}, {engine.name}: up to {max(curves[engine.name])} "
+            f"({outcome.seconds:.0f} s in all)"
+        )
+    return curves
+
+
+def _growth_engines(chosen: Sequence[engines.Engine]) -> list[engines.Engine]:
+    # Growth curves are of dense models, as W2.
+    names = engines.GROWTH_ENGINES
+    return [e for e in chosen if e.name in names and e.runs("W2")]
+
+
+def _machine() -> dict[str, object]:
+    """Returns what the numbers depend on besides the code."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_megabytes": psutil.virtual_memory().total // 2**20,
+        "processor": _processor(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _write_results(
+    folder: pathlib.Path,
+    comparisons: Sequence[_Comparison],
+    growths: dict[str, tuple[engines.Growth, dict]],
+    seconds: float,
+) -> None:
+    """Writes tables, JSON and plots, and prints the tables."""
+    machine = _machine()
+    all_results = [comparison.results() for comparison in comparisons]
+    heading = (
+        f"{machine['cores']} cores ({machine['processor']}), "
+        f"{machine['memory_megabytes'] / 1024:.0f} GB, Python {machine['python']}, "
+        f"{datetime.date.today()}; TFF's process: {_PROCESS.value}; "
+        f"{seconds / 60:.1f} minutes."
+    )
+    sections = [heading, tables.describe_disturbance(all_results), tables.LEGEND]
+    for comparison, results in zip(comparisons, all_results, strict=True):
+        times = f"Repetitions: {comparison.repetitions}."
+        sections.append(f"{tables.workload_table(results)}{times}")
+    for growth, curves in growths.values():
+        table = tables.growth_table(growth.label, curves)
+        sections.append(f"Seconds per round, {growth.title}\n\n{table}")
+    text = "\n\n".join(sections) + "\n"
+    (folder / "tables.md").write_text(text, encoding="utf-8")
+    content = {
+        "machine": machine,
+        "process": _PROCESS.value,
+        "workloads": {
+            c.workload.name: attrs.asdict(r)
+            for c, r in zip(comparisons, all_results, strict=True)
+        },
+        "growth": {
+            name: {
+                engine: {size: attrs.asdict(value) for size, value in curve.items()}
+                for engine, curve in curves.items()
+            }
+            for name, (_, curves) in growths.items()
+        },
+    }
+    (folder / "results.json").write_text(json.dumps(content, indent=1))
+    _draw(folder, all_results, growths)
+    print(text)
+    print(f"Written to {folder}.")
+
+
+def _draw(
+    folder: pathlib.Path,
+    all_results: Sequence[tables.WorkloadResults],
+    growths: dict[str, tuple[engines.Growth, dict]],
+) -> None:
+    summaries = {
+        results.title: {
+            name: summary.summarize(measurements)
+            for name, measurements in results.measurements.items()
+        }
+        for results in all_results
+        if results.measurements
+    }
+    if summaries:
+        plots.plot_rounds(summaries, folder / "seconds_per_round.png")
+        plots.plot_time_to_rounds(summaries, folder / "time_to_rounds.png")
+    if growths:
+        plots.plot_growth(
+            {g.title: (g.label, curves) for g, curves in growths.values()},
+            folder / "growth.png",
+        )
+
+
+def _chosen(names: Sequence[str] | None, all_names, flag: str) -> list[str]:
+    """Returns the names that a flag selects, in the order of `all_names`."""
+    known = list(dict.fromkeys(all_names))
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        raise app.UsageError(
+            f"--{flag}: expected names out of {', '.join(known)}, found "
+            f"{', '.join(unknown)}."
+        )
+    return [name for name in known if names is None or name in names]
+
+
+def _chosen_engines() -> list[engines.Engine]:
+    names = _chosen(_ENGINES.value, (e.name for e in engines.ENGINES), "engines")
+    process = (f"--process={_PROCESS.value}",)
+    return [
+        attrs.evolve(e, arguments=e.arguments + process) if e.module == "run_tff" else e
+        for e in engines.ENGINES
+        if e.name in names
+    ]
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints and writes."""
+    if argv[1:]:
+        raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
+    # An exception, so that the engine that runs is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    quick = _QUICK.value
+    default = ["W1", "W2"] if quick else None
+    names = _chosen(_WORKLOADS.value or default, engines.WORKLOADS, "workloads")
+    chosen = _chosen_engines()
+    with_growth = not quick if _GROWTH.value is None else _GROWTH.value
+    minutes = (3.5 if quick else 19.0) if _MINUTES.value is None else _MINUTES.value
+    folder = pathlib.Path(_OUTPUT_DIR.value)
+    with tempfile.TemporaryDirectory(prefix="bench-runtimes-") as scratch:
+        runner = _Runner(
+            folder, pathlib.Path(scratch), _QUICK_SECONDS if quick else _SECONDS
+        )
+        runner.set_up(chosen)
+        start = time.monotonic()
+        comparisons = []
+        for name in names:
+            runner.write_inputs(engines.WORKLOADS[name])
+            comparison = _Comparison(engines.WORKLOADS[name], chosen, runner)
+            comparison.repeat()
+            comparisons.append(comparison)
+        growths = {}
+        for growth in engines.GROWTHS if with_growth else ():
+            curves = _measure_growth(growth, _growth_engines(chosen), runner)
+            growths[growth.name] = (growth, curves)
+        _repeat_all(comparisons, start + 60 * minutes)
+        _write_results(folder, comparisons, growths, time.monotonic() - start)
+
+
+if __name__ == "__main__":
+    app.run(main)

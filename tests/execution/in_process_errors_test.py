@@ -1,0 +1,134 @@
+"""What the in-process context says when a client fails or a value is wrong."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.execution import equivalence
+from tff_algos import execution
+
+import tensorflow as tf  # isort: skip
+import tensorflow_federated as tff  # isort: skip
+
+NUMBERS = tff.SequenceType(np.int64)
+
+
+@tff.tensorflow.computation(NUMBERS)
+def _checked_sum(data):
+    def check(x):
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(x, tf.constant(100, tf.int64), "over the top")]
+        ):
+            return tf.identity(x)
+
+    return data.map(check).reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+
+
+@tff.federated_computation(tff.FederatedType(NUMBERS, tff.CLIENTS))
+def _checked_total(data):
+    return tff.federated_sum(tff.federated_map(_checked_sum, data))
+
+
+def numbers(*lists):
+    return [tf.data.Dataset.from_tensor_slices(np.array(x, np.int64)) for x in lists]
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_a_client_that_fails_is_named_and_the_context_goes_on(num_threads):
+    with execution.in_process_context(num_threads=num_threads):
+        data = numbers([1, 2], [3], [4], [5, 200], [6], [7], [300], [8], [9], [10])
+        with pytest.raises(execution.ClientError, match="over the top") as raised:
+            _checked_total(data)
+        assert raised.value.position == 3
+        assert str(raised.value).startswith("Client 3 of 10: ")
+        assert isinstance(raised.value.__cause__, tf.errors.InvalidArgumentError)
+        assert _checked_total(numbers([1, 2], [3])) == 6
+
+
+def test_a_client_that_fails_outside_of_its_data():
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+    def invert(x):
+        return tf.reduce_sum(tf.debugging.check_numerics(1 / x, "by zero"))
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
+    )
+    def total(x):
+        return tff.federated_map(invert, x)
+
+    with execution.in_process_context():
+        with pytest.raises(execution.ClientError, match="by zero") as raised:
+            total([[1.0], [4.0, 1.0], [0.0]])
+        assert raised.value.position == 2
+        assert total([[1.0], [4.0, 1.0]]) == [1.0, 1.25]
+
+
+def test_what_fails_at_the_server_is_tensorflows_error():
+    @tff.tensorflow.computation(np.float32)
+    def positive(x):
+        with tf.control_dependencies([tf.debugging.assert_positive(x, "too low")]):
+            return tf.identity(x)
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def total(x):
+        return tff.federated_map(positive, tff.federated_sum(x))
+
+    with execution.in_process_context():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too low"):
+            total([-1.0, -2.0])
+        assert total([1.0, 2.0]) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"),
+    [
+        (NUMBERS, [1, 2], tf.data.Dataset.from_tensors("text")),
+        (NUMBERS, [1, 2], tf.data.Dataset.from_tensors([1, 2])),
+        (NUMBERS, [1, 2], 3),
+        ((np.float32, [2]), [1.0, 2.0], [1.0, 2.0, 3.0]),
+        (np.int32, 1, "text"),
+        (
+            collections.OrderedDict(a=np.int32),
+            collections.OrderedDict(a=1),
+            collections.OrderedDict(a=1, b=2),
+        ),
+    ],
+)
+def test_a_client_whose_value_is_of_another_type_is_named(spec, good, bad):
+    @tff.federated_computation(tff.FederatedType(spec, tff.CLIENTS))
+    def through(x):
+        return x
+
+    with execution.in_process_context():
+        with pytest.raises(TypeError, match=r"Client 2 of 4: "):
+            through([good, good, bad, good])
+        assert len(through([good, good])) == 2
+
+
+def test_values_for_other_numbers_of_clients_are_an_error():
+    @tff.federated_computation(
+        tff.FederatedType(np.int32, tff.CLIENTS),
+        tff.FederatedType(np.int32, tff.CLIENTS),
+    )
+    def both(x, y):
+        return tff.federated_sum(x), tff.federated_sum(y)
+
+    with execution.in_process_context(), pytest.raises(ValueError, match="cardinalit"):
+        both([1, 2], [1, 2, 3])
+
+
+def test_an_intrinsic_that_is_not_there_is_named():
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def secure(x):
+        return tff.federated_secure_sum_bitwidth(x, 8)
+
+    with pytest.raises(
+        execution.UnsupportedComputationError,
+        match="intrinsic federated_secure_sum_bitwidth.*insecure_aggregation=True",
+    ):
+        equivalence.call(equivalence.in_process(), secure, [1, 2])
+    context = equivalence.in_process(insecure_aggregation=True)
+    assert equivalence.call(context, secure, [1, 2]) == 3
+    with pytest.raises(tf.errors.InvalidArgumentError, match="client value"):
+        equivalence.call(context, secure, [1, 1000])

@@ -1,0 +1,346 @@
+"""The in-process context: results, concurrency, errors, caching."""
+
+import asyncio
+import collections
+import gc
+import threading
+from concurrent import futures
+
+import numpy as np
+import pytest
+
+from tests import problems
+from tests.execution import equivalence, models
+from tff_algos import execution
+from tff_algos.execution import compilation
+
+import tensorflow as tf  # isort: skip
+import tensorflow_federated as tff  # isort: skip
+
+CLIENT_FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@tff.tensorflow.computation(np.float32)
+def _double(x):
+    return 2 * x
+
+
+@tff.federated_computation(CLIENT_FLOATS)
+def _mean_of_doubles(x):
+    return tff.federated_mean(tff.federated_map(_double, x))
+
+
+@pytest.fixture(scope="module")
+def fed_avg():
+    return tff.learning.algorithms.build_weighted_fed_avg(
+        models.functional_model(),
+        tff.learning.optimizers.build_adam(0.1),
+        tff.learning.optimizers.build_sgdm(1.0, 0.9),
+    )
+
+
+def train(process, cohorts):
+    state = process.initialize()
+    for cohort in cohorts:
+        output = process.next(state, cohort)
+        state = output.state
+    return output
+
+
+def exactly_equal(one, other):
+    one, other = tf.nest.flatten(one), tf.nest.flatten(other)
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("batch_clients", [True, False])
+def test_results_do_not_depend_on_the_number_of_threads(fed_avg, batch_clients):
+    cohorts = models.cohorts((6, 3, 9, 1, 0, 4, 7), (2, 5, 5))
+    outputs = []
+    for num_threads in (1, 2, 5, 5):
+        context = execution.InProcessContext(
+            num_threads=num_threads, batch_clients=batch_clients
+        )
+        outputs.append(equivalence.call(context, train, fed_avg, cohorts))
+    assert all(exactly_equal(outputs[0], output) for output in outputs[1:])
+
+
+def test_the_same_call_gives_the_same_bits(fed_avg):
+    cohorts = models.cohorts((6, 3, 9))
+    context = equivalence.in_process()
+    first = equivalence.call(context, train, fed_avg, cohorts)
+    assert exactly_equal(first, equivalence.call(context, train, fed_avg, cohorts))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_threads": 1}, {"num_threads": 8, "batch_clients": False}]
+)
+def test_variables_are_each_clients_own(arguments):
+    @tff.tensorflow.computation(tff.SequenceType(np.int64))
+    def count(data):
+        seen = tf.Variable(tf.constant(0, tf.int64))
+        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+        @tf.function
+        def step(state, x):
+            seen.assign_add(x)
+            table.insert(x, table.lookup(x) + 1)
+            return state + seen
+
+        total = data.reduce(tf.constant(0, tf.int64), step)
+        with tf.control_dependencies([total]):
+            return seen.read_value(), table.size(), total
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.SequenceType(np.int64), tff.CLIENTS)
+    )
+    def counts(data):
+        return tff.federated_map(count, data)
+
+    sizes = [size % 7 for size in range(60)]
+    with execution.in_process_context(**arguments):
+        found = counts([tf.data.Dataset.range(size) for size in sizes])
+    running = [np.cumsum(range(size)) for size in sizes]
+    assert [tuple(client) for client in found] == [
+        (sum(range(size)), size, sum(sums)) for size, sums in zip(sizes, running)
+    ]
+
+
+def test_default_number_of_clients():
+    @tff.federated_computation
+    def count():
+        return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def count_and_sum(x):
+        return tff.federated_sum(
+            tff.federated_value(1, tff.CLIENTS)
+        ), tff.federated_sum(x)
+
+    with execution.in_process_context():
+        assert count() == 0
+    with execution.in_process_context(default_num_clients=3):
+        assert count() == 3
+        # Arguments tell better.
+        assert tuple(count_and_sum([1, 1])) == (2, 2)
+        assert tuple(count_and_sum([])) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"default_num_clients": -1}, {"num_threads": 0}, {"num_threads": -2}]
+)
+def test_arguments_out_of_range(arguments):
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=f"{name}.*found {value}"):
+        execution.InProcessContext(**arguments)
+
+
+@pytest.mark.parametrize("device", ["GPU:99", "TPU:0", "nonsense", "CPU:7", ""])
+def test_an_unknown_device_is_one_line_that_names_those_there_are(device):
+    with pytest.raises(execution.UnknownDeviceError) as raised:
+        execution.InProcessContext(runtime_devices=[device])
+    message = str(raised.value)
+    assert "CPU:0" in message
+    assert repr(device) in message
+    assert "\n" not in message
+
+
+def test_no_devices_are_an_error():
+    with pytest.raises(execution.UnknownDeviceError, match="at least one.*CPU:0"):
+        execution.InProcessContext(runtime_devices=[])
+
+
+def test_devices_may_be_named_in_full_and_by_kind():
+    for names in (["CPU:0"], ["cpu:0"], ["/device:CPU:0"], ["CPU:*"]):
+        with execution.in_process_context(runtime_devices=names):
+            assert _mean_of_doubles([1.0, 2.0]) == 3.0
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The computations that are compiled, as they are."""
+    seen = []
+    compile_to_plan = compilation.compile_to_plan
+
+    def spy(computation, *args, **kwargs):
+        seen.append(computation)
+        return compile_to_plan(computation, *args, **kwargs)
+
+    monkeypatch.setattr(compilation, "compile_to_plan", spy)
+    return seen
+
+
+def test_an_equal_computation_is_not_compiled_again(compiled):
+    def trace(factor):
+        @tff.tensorflow.computation(np.float32)
+        def scale(x):
+            return factor * x
+
+        @tff.federated_computation(CLIENT_FLOATS)
+        def total(x):
+            return tff.federated_sum(tff.federated_map(scale, x))
+
+        return total
+
+    with execution.in_process_context():
+        computation = trace(3.0)
+        assert computation([1.0, 2.0]) == 9.0
+        assert computation([1.0]) == 3.0
+        assert trace(3.0)([1.0, 4.0]) == 15.0
+        assert len(compiled) == 1
+        assert trace(4.0)([1.0]) == 4.0
+        assert len(compiled) == 2
+
+
+def test_functional_arguments_are_compiled_once_each(compiled):
+    unary = tff.FunctionType(np.float32, np.float32)
+
+    @tff.federated_computation(unary, np.float32)
+    def apply(function, x):
+        return function(function(x))
+
+    @tff.tensorflow.computation(np.float32)
+    def half(x):
+        return x / 2
+
+    with execution.in_process_context():
+        assert [apply(_double, 1.0), apply(half, 8.0)] == [4.0, 2.0]
+        assert [apply(_double, 2.0), apply(half, 4.0)] == [8.0, 1.0]
+    assert len(compiled) == 2
+
+
+def test_a_computation_asked_for_by_many_threads_is_compiled_once(compiled):
+    context = execution.InProcessContext()
+    with futures.ThreadPoolExecutor(8) as threads:
+        results = threads.map(
+            lambda n: equivalence.call(context, _mean_of_doubles, [n, n + 1.0]),
+            np.arange(24.0, dtype=np.float32),
+        )
+        assert list(results) == [2 * n + 1.0 for n in range(24)]
+    assert len(compiled) == 1
+
+
+def test_computations_that_go_leave_nothing_behind():
+    context = execution.InProcessContext()
+
+    def double_again():
+        computation = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+        assert equivalence.call(context, computation, 2.0) == 4.0
+        assert len(context._programs._by_object) == 1
+
+    for _ in range(3):
+        double_again()
+        gc.collect()
+        assert not context._programs._by_object
+
+
+def test_two_contexts_in_two_threads(fed_avg):
+    cohorts = models.cohorts((6, 3, 9), (2, 5, 5))
+
+    def work(num_threads):
+        context = execution.InProcessContext(num_threads=num_threads)
+        return equivalence.call(context, train, fed_avg, cohorts)
+
+    with futures.ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(work, [1, 4])
+    assert exactly_equal(one, other)
+
+
+def test_beside_the_native_context(fed_avg):
+    cohorts = models.cohorts((6, 3, 9), (2, 5, 5))
+    native = tff.framework.get_context_stack().current
+    with futures.ThreadPoolExecutor(2) as threads:
+        ours = threads.submit(
+            equivalence.call, equivalence.in_process(), train, fed_avg, cohorts
+        )
+        theirs = threads.submit(equivalence.call, native, train, fed_avg, cohorts)
+        equivalence.assert_same(ours.result(), theirs.result(), atol=1e-6)
+    assert _mean_of_doubles([1.0]) == 2.0
+    with execution.in_process_context():
+        assert _mean_of_doubles([1.0]) == 2.0
+        with execution.native_context():
+            assert _mean_of_doubles([1.0]) == 2.0
+
+
+def test_many_threads_train_at_once(fed_avg):
+    cohorts = models.cohorts((6, 3, 9))
+    context = equivalence.in_process()
+    alone = equivalence.call(context, train, fed_avg, cohorts)
+    with futures.ThreadPoolExecutor(6) as threads:
+        jobs = [
+            threads.submit(equivalence.call, context, train, fed_avg, cohorts)
+            for _ in range(12)
+        ]
+        assert all(exactly_equal(alone, job.result()) for job in jobs)
+
+
+def test_in_a_running_event_loop():
+    async def work():
+        with execution.in_process_context():
+            return _mean_of_doubles([1.0, 3.0])
+
+    assert asyncio.run(work()) == 4.0
+
+
+def test_inside_of_a_graph_values_are_values():
+    with execution.in_process_context():
+        with tf.Graph().as_default():
+            assert _mean_of_doubles([1.0, 3.0]) == 4.0
+
+        @tf.function
+        def traced():
+            return tf.constant(_mean_of_doubles([1.0, 3.0]))
+
+        assert traced().numpy() == 4.0
+
+
+def test_the_default_context_is_the_threads():
+    outcome = {}
+
+    def work():
+        context = execution.set_in_process_context(default_num_clients=2)
+        outcome["current"] = tff.framework.get_context_stack().current is context
+        outcome["mean"] = _mean_of_doubles([1.0, 3.0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert outcome == {"current": True, "mean": 4.0}
+    assert isinstance(
+        tff.framework.get_context_stack().current, execution.NativeContext
+    )
+
+
+def test_results_are_numpy_in_the_containers_of_their_types():
+    @tff.tensorflow.computation(np.float32)
+    def describe(x):
+        return collections.OrderedDict(x=x, pair=(tf.stack([x, x]), "text"))
+
+    with execution.in_process_context():
+        found = describe(1.5)
+    assert isinstance(found, collections.OrderedDict)
+    assert isinstance(found["x"], np.float32)
+    assert isinstance(found["pair"], tuple)
+    assert isinstance(found["pair"][0], np.ndarray)
+    assert found["pair"][1] == b"text"
+
+
+def test_results_may_be_changed_without_changing_later_ones():
+    with execution.in_process_context():
+        first = _constant()
+        first[0] = 7.0
+        np.testing.assert_array_equal(_constant(), [1.0, 1.0])
+
+
+@tff.tensorflow.computation
+def _constant():
+    return tf.ones([2])
+
+
+def test_arguments_are_not_changed(fed_avg):
+    with execution.in_process_context():
+        state = fed_avg.initialize()
+        before = [np.array(x) for x in tf.nest.flatten(state)]
+        (cohort,) = models.cohorts((4, 5))
+        fed_avg.next(state, cohort)
+        assert exactly_equal(before, tf.nest.flatten(state))
+    assert problems.vector_of(fed_avg, state).shape == (6,)
