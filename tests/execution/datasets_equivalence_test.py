@@ -359,3 +359,46 @@ def test_data_processing():
     (data,) = words("the cat and the dog the cat")
     same(stack, data)
     same(describe, data.batch(2))
+
+
+def test_for_loops_over_data_sets_with_variables_and_state():
+    @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.float32, [None])))
+    def sums(dataset):
+        total = tf.Variable(1.0)
+
+        @tf.function
+        def loop(dataset):
+            count, decayed = 0, 0.0
+            for batch in dataset:
+                total.assign_add(tf.reduce_sum(batch))
+                count += 1
+                decayed = 0.5 * decayed + tf.reduce_mean(batch)
+            for batch in dataset.take(2):
+                total.assign_add(0.5 * tf.reduce_sum(batch))
+            for batch in dataset:
+                if total > 30.0:
+                    break
+                total.assign_add(batch[0])
+            return total.read_value(), count, decayed
+
+        return loop(dataset)
+
+    data = tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float32)).batch(3)
+    total, count, _ = equivalence.assert_same_in_both(sums, data)
+    assert count == 3 and total > 30
+
+
+def test_for_loops_take_no_step_of_an_empty_data_set():
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def count(dataset):
+        steps = tf.Variable(0)
+
+        @tf.function
+        def loop(dataset):
+            for _ in dataset:
+                steps.assign_add(1)
+            return steps.read_value()
+
+        return loop(dataset)
+
+    assert equivalence.assert_same_in_both(count, []) == 0
