@@ -39,16 +39,22 @@ def proximal_gradients(
     )
 
 
-def scale_learning_rate(
-    optimizer: tff.learning.optimizers.Optimizer, state: object, factor: tf.Tensor
+def decay_learning_rate(
+    optimizer: tff.learning.optimizers.Optimizer,
+    state: object,
+    decay: float,
+    round_num: tf.Tensor,
 ) -> object:
-    """Returns the optimizer's `state` with its learning rate times `factor`."""
+    """Returns the optimizer's `state` for a round: its rate times decay ** round."""
+    if decay == 1.0:
+        return state
     hparams = optimizer.get_hparams(state)
     key = tff.learning.optimizers.LEARNING_RATE_KEY
     learning_rate = tf.convert_to_tensor(hparams[key])
-    scaled = collections.OrderedDict(hparams)
-    scaled[key] = learning_rate * tf.cast(factor, learning_rate.dtype)
-    return optimizer.set_hparams(state, scaled)
+    factor = tf.pow(decay, tf.cast(round_num, tf.float32))
+    decayed = collections.OrderedDict(hparams)
+    decayed[key] = learning_rate * tf.cast(factor, learning_rate.dtype)
+    return optimizer.set_hparams(state, decayed)
 
 
 def initialize_optimizer(
@@ -150,12 +156,12 @@ def build_local_training_client_work(
         @tf.function
         def update(round_num, server_weights, dataset):
             initial = local_model.flatten(server_weights)
-            optimizer_state = initialize_optimizer(optimizer, initial.trainable)
-            if learning_rate_decay != 1.0:
-                factor = tf.pow(learning_rate_decay, tf.cast(round_num, tf.float32))
-                optimizer_state = scale_learning_rate(
-                    optimizer, optimizer_state, factor
-                )
+            optimizer_state = decay_learning_rate(
+                optimizer,
+                initialize_optimizer(optimizer, initial.trainable),
+                learning_rate_decay,
+                round_num,
+            )
             final = train(
                 view, optimizer, initial, optimizer_state, dataset, proximal_strength
             )

@@ -12,8 +12,8 @@ from tff_algos.client_works import local_model
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import (
+    decay_learning_rate,
     measurements,
-    scale_learning_rate,
     train,
 )
 
@@ -109,14 +109,9 @@ def build_mime_lite_client_work(
             initial = local_model.flatten(server_weights)
             full = mean_gradient(view, initial, dataset)
             view.reset_metrics()  # The metrics are those of training.
-            optimizer_state = state.optimizer
-            if learning_rate_decay != 1.0:
-                factor = tf.pow(
-                    learning_rate_decay, tf.cast(state.round_num, tf.float32)
-                )
-                optimizer_state = scale_learning_rate(
-                    base_optimizer, optimizer_state, factor
-                )
+            optimizer_state = decay_learning_rate(
+                base_optimizer, state.optimizer, learning_rate_decay, state.round_num
+            )
             final = train(
                 view, _FrozenState(base_optimizer), initial, optimizer_state, dataset
             )

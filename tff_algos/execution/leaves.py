@@ -16,7 +16,7 @@ from tensorflow.core.framework import function_pb2
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
-from tff_algos.execution import graph_rewrites
+from tff_algos.execution import graph_rewrites, reduction_loops
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -67,7 +67,7 @@ class Leaf:
         """
         graph_def = tf.compat.v1.GraphDef()
         graph_def.CopyFrom(self.graph_def)
-        graph_rewrites.reduce_by_loops(graph_def)
+        reduction_loops.reduce_by_loops(graph_def)
         graph_rewrites.keep_data_on_host(graph_def)
         graph_rewrites.prefix_functions(graph_def)
         return attrs.evolve(self, graph_def=graph_def)

@@ -1,0 +1,343 @@
+"""The functions that run a chunk of clients: every one with an axis of clients."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.execution import graph_functions, types, vectorization
+from tff_algos.execution.client_passes import Lazy, Tensors
+from tff_algos.execution.dataflow import Aggregate, Placement
+from tff_algos.execution.leaves import Leaf
+from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.vectorization import Reduction, VectorizedWork
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """One step of some clients of a chunk.
+
+    Attributes:
+      clients: Their positions in the chunk; `None` if all of them take part.
+      batch: The components of their batches, with a leading axis of clients.
+    """
+
+    clients: np.ndarray | None
+    batch: tuple[tf.Tensor, ...]
+
+
+def build_data(work: VectorizedWork) -> Callable[..., Tensors]:
+    """Returns the function from one client's inputs to the data sets it reduces."""
+    return _concrete(work.data, _input_specs(work, batched=False))
+
+
+def _input_specs(work: VectorizedWork, batched: bool) -> list[tf.TensorSpec]:
+    """Returns the specs of the work's inputs, for one client or for a chunk."""
+    specs = []
+    for port in work.fragment.inputs:
+        spec = types.tensor_spec(port.type_signature)
+        per_client = port.placement is Placement.CLIENTS
+        specs.append(_batched(spec) if batched and per_client else spec)
+    return specs
+
+
+def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns the spec of values of all clients of a chunk."""
+    return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
+
+
+def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tensors]:
+    """Returns the leaf as a function of those of its inputs that it has."""
+    present = [
+        spec for spec, name in zip(specs, leaf.inputs, strict=True) if name is not None
+    ]
+    return graph_functions.trace(lambda *tensors: _fed(leaf, iter(tensors)), present)
+
+
+def _fed(leaf: Leaf, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds the leaf to the graph, with a tensor for each input that it has."""
+    return leaf([None if name is None else next(tensors) for name in leaf.inputs])
+
+
+class _Vectorized:
+    """A leaf as a function of stacked and shared tensors.
+
+    Called with the number of clients and a tensor for each of the leaf's inputs;
+    gives each output stacked over the clients.
+    """
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        specs: Sequence[tf.TensorSpec],
+        stacked: Sequence[bool],
+        device: str,
+        transform: Callable[[list[tf.Tensor]], list[tf.Tensor]] = list,
+    ):
+        """Traces the function.
+
+        Args:
+          leaf: For one client.
+          specs: Of the arguments, those that are stacked with the clients' axis.
+          stacked: Which arguments are.
+          device: Where to run.
+          transform: Is applied to the stacked outputs.
+        """
+        self._present = [name is not None for name in leaf.inputs]
+        which = list(itertools.compress(stacked, self._present))
+
+        def run(num_clients: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            with tf.device(device):
+                return transform(map_clients(leaf, num_clients, tensors, which))
+
+        own = itertools.compress(specs, self._present)
+        self._function = graph_functions.trace(run, [tf.TensorSpec([], tf.int32), *own])
+
+    def __call__(
+        self, num_clients: int, tensors: Sequence[tf.Tensor | None]
+    ) -> list[tf.Tensor]:
+        fed = itertools.compress(tensors, self._present)
+        return list(self._function(tf.constant(num_clients, tf.int32), *fed))
+
+
+def map_clients(
+    leaf: Leaf,
+    num_clients: tf.Tensor,
+    tensors: Sequence[tf.Tensor],
+    stacked: Sequence[bool],
+) -> list[tf.Tensor]:
+    """Applies a leaf to every client at once, in the current graph.
+
+    Args:
+      leaf: For one client; `tensors` are for the inputs that it has.
+      num_clients: Scalar int32.
+      tensors: With a leading axis of clients where `stacked`.
+      stacked: Which tensors are.
+
+    Returns:
+      The outputs, all with a leading axis of clients.
+
+    Raises:
+      vectorization.NotVectorizableError: If an op has no vectorised form.
+    """
+    if not leaf.outputs:
+        return []
+    own = tuple(itertools.compress(tensors, stacked))
+
+    def one(elements: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+        _, *slices = elements
+        remaining = iter(slices)
+        return _fed(
+            leaf,
+            iter(
+                [
+                    next(remaining) if each else tensor
+                    for tensor, each in zip(tensors, stacked, strict=True)
+                ]
+            ),
+        )
+
+    try:
+        return tf.vectorized_map(
+            one, (tf.range(num_clients), *own), fallback_to_while_loop=False
+        )
+    except (ValueError, NotImplementedError, TypeError) as error:
+        raise vectorization.NotVectorizableError(str(error)) from error
+
+
+class _ReduceFunctions:
+    """The functions of one reduction on one device."""
+
+    def __init__(
+        self,
+        reduction: Reduction,
+        specs: Sequence[tf.TensorSpec],
+        stacked: Sequence[bool],
+        device: str,
+    ):
+        self._num_states = len(reduction.state_specs)
+        self._shared = reduction.shared
+        self._prepare = _Vectorized(reduction.prepare, specs, stacked, device)
+        self._share_present = [name is not None for name in reduction.share.inputs]
+        self._share = _concrete(reduction.share, specs)
+        self._step = _build_step(reduction, device)
+        self._step_some = Lazy(lambda: _build_step_of_some(reduction, device))
+
+    def __call__(
+        self,
+        num_clients: int,
+        tensors: Sequence[tf.Tensor | None],
+        steps: Iterator[Step],
+    ) -> list[tf.Tensor]:
+        """Runs all steps; returns the last state of every client."""
+        prepared = self._prepare(num_clients, tensors)
+        states, own = prepared[: self._num_states], prepared[self._num_states :]
+        common = self._share(*itertools.compress(tensors, self._share_present))
+        remaining_own, remaining_common = iter(own), iter(common)
+        others = [
+            next(remaining_common) if shared else next(remaining_own)
+            for shared in self._shared
+        ]
+        for step in steps:
+            if step.clients is None:
+                states = self._step(*states, *step.batch, *others)
+            else:
+                members = tf.constant(step.clients)
+                states = self._step_some()(members, *states, *step.batch, *others)
+        return list(states)
+
+
+def _step_arguments(
+    reduction: Reduction,
+) -> tuple[list[tf.TensorSpec], list[bool], list[bool]]:
+    """Returns specs of a step's arguments, which are stacked, which are batches."""
+    states, parts = reduction.state_specs, reduction.element_specs
+    others = [
+        spec if shared else _batched(spec)
+        for spec, shared in zip(reduction.other_specs, reduction.shared, strict=True)
+    ]
+    stacked = [True] * len(states + parts) + [not each for each in reduction.shared]
+    is_batch = [False] * len(states) + [True] * len(parts) + [False] * len(others)
+    return [*map(_batched, states + parts), *others], stacked, is_batch
+
+
+def _step_clients(
+    reduction: Reduction, num_clients: tf.Tensor, tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Applies the step to every client, in the current graph."""
+    _, stacked, _ = _step_arguments(reduction)
+    present = [name is not None for name in reduction.step.inputs]
+    return map_clients(
+        reduction.step,
+        num_clients,
+        list(itertools.compress(tensors, present)),
+        list(itertools.compress(stacked, present)),
+    )
+
+
+def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
+    """Returns a step of all clients of a chunk: of states, batch, other arguments."""
+    specs, _, is_batch = _step_arguments(reduction)
+
+    def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            num_clients = tf.shape(tensors[is_batch.index(True)])[0]
+            return _step_clients(reduction, num_clients, tensors)
+
+    return graph_functions.trace(step, specs)
+
+
+def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
+    """Returns a step of some clients: their positions come first."""
+    specs, stacked, is_batch = _step_arguments(reduction)
+
+    def step(members: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        with tf.device(device):
+            chosen = [
+                tf.gather(tensor, members) if of_chunk and not batch else tensor
+                for tensor, of_chunk, batch in zip(
+                    tensors, stacked, is_batch, strict=True
+                )
+            ]
+            states = _step_clients(reduction, tf.size(members), chosen)
+            return [
+                tf.tensor_scatter_nd_update(old, members[:, tf.newaxis], new)
+                for old, new in zip(tensors[: len(states)], states, strict=True)
+            ]
+
+    return graph_functions.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
+
+
+class ChunkFunctions:
+    """All functions of a pass on one device."""
+
+    def __init__(
+        self,
+        client_pass: ClientPass,
+        work: VectorizedWork,
+        sums: Sequence[bool],
+        device: str,
+    ):
+        specs = _input_specs(work, batched=True)
+        stacked = [p.placement is Placement.CLIENTS for p in work.fragment.inputs]
+        self.reductions: list[_ReduceFunctions] = []
+        for reduction in work.reductions:
+            self.reductions.append(_ReduceFunctions(reduction, specs, stacked, device))
+            specs = [*specs, *map(_batched, reduction.state_specs)]
+            stacked = [*stacked, *([True] * len(reduction.state_specs))]
+
+        def summed(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
+            return _summed(client_pass.aggregates, sums, outputs)
+
+        self.finish = _Vectorized(work.finish, specs, stacked, device, summed)
+
+
+def _summed(
+    aggregates: Sequence[Aggregate], sums: Sequence[bool], outputs: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Sums the values of those aggregates that are sums over the clients' axis."""
+    results, remaining = [], list(outputs)
+    for aggregate, is_sum in zip(aggregates, sums, strict=True):
+        values = remaining[: aggregate.num_values]
+        remaining = remaining[aggregate.num_values :]
+        results += [tf.reduce_sum(v, axis=0) for v in values] if is_sum else values
+    return results + remaining
+
+
+def build_accumulate(
+    aggregates: Sequence[Aggregate], sums: Sequence[bool], device: str
+) -> Callable[..., Tensors]:
+    """Returns the function that adds a chunk's values to the accumulators."""
+    totals = [port for aggregate in aggregates for port in aggregate.outputs()]
+    specs = [types.tensor_spec(port.type_signature) for port in totals]
+    for aggregate, is_sum in zip(aggregates, sums, strict=True):
+        values = [types.tensor_spec(port.type_signature) for port in aggregate.values]
+        specs += values if is_sum else map(_batched, values)
+
+    def accumulate(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        old, new = list(tensors[: len(totals)]), list(tensors[len(totals) :])
+        results = []
+        with tf.device(device):
+            for aggregate, is_sum in zip(aggregates, sums, strict=True):
+                num_zeros, num_values = len(aggregate.zeros), aggregate.num_values
+                add = _add if is_sum else _fold
+                results += add(aggregate, old[:num_zeros], new[:num_values])
+                old, new = old[num_zeros:], new[num_values:]
+        return results
+
+    return graph_functions.trace(accumulate, specs)
+
+
+def _add(
+    aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    del aggregate
+    return [a + b for a, b in zip(old, new, strict=True)]
+
+
+def _fold(
+    aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Accumulates the values of one client after the other."""
+    outputs = aggregate.outputs()
+    shapes = [types.tensor_spec(port.type_signature).shape for port in outputs]
+
+    def body(index: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
+        values = [tensor[index] for tensor in new]
+        added = aggregate.accumulate.with_loops([*totals, *values])
+        return [index + 1, *added]
+
+    count = tf.shape(new[0])[0]
+    _, *totals = tf.while_loop(
+        lambda index, *_: index < count,
+        body,
+        [tf.constant(0), *old],
+        shape_invariants=[tf.TensorShape([]), *shapes],
+        parallel_iterations=1,
+    )
+    return totals
