@@ -96,7 +96,8 @@ class BatchCache:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._entries: collections.OrderedDict = collections.OrderedDict()
-        self._lock = threading.Lock()
+        # Garbage may be collected, and data sets forgotten, while it is held.
+        self._lock = threading.RLock()
 
     def read(
         self, data: tf.data.Dataset | tf.Tensor, specs: Sequence[tf.TensorSpec]

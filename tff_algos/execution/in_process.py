@@ -120,6 +120,8 @@ def set_in_process_context(
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
+    TensorFlow's devices are set up by it, so logical devices, if wanted, come first.
+
     Args:
       default_num_clients: Number of clients where the arguments don't tell.
       runtime_devices: Devices to run on, such as `["GPU:0", "GPU:1"]`: clients
