@@ -436,6 +436,29 @@ def test_only_what_repeats_itself_is_kept(dataset, expected):
     assert client_data.is_repeatable(dataset) is expected
 
 
+FEATURES = {
+    "x": np.arange(14, dtype=np.float32).reshape(7, 2),
+    "a": np.arange(7) % 2,
+}
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, 3, 7, 10])
+def test_arrays_in_memory_give_the_batches_of_their_data_set(
+    size, epochs, drop_remainder
+):
+    slices = tf.data.Dataset.from_tensor_slices(FEATURES)
+    dataset = slices.batch(size, drop_remainder=drop_remainder).repeat(epochs)
+    found = client_data.BatchCache(max_bytes=0).read(dataset, ())
+    expected = [tf.nest.flatten(batch) for batch in dataset]
+    assert len(found.batches) == len(expected)
+    for batch, shapes, parts in zip(found.batches, found.shapes, expected, strict=True):
+        assert shapes == tuple(tuple(part.shape) for part in parts)
+        for one, other in zip(batch, parts, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_batches_are_kept_within_the_budget_and_while_their_data_set_lives():
     specs = (tf.TensorSpec([], tf.int64),)
     cache = client_data.BatchCache(max_bytes=100)

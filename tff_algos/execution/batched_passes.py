@@ -129,7 +129,7 @@ class BatchedPass:
         self._chunk_functions[0]()
         # Read once: a data set may give another order the next time.
         first = self._read(inputs, 0)
-        chunk_size = self._chunk_size(first, chunk_bytes)
+        chunk_size = self._chunk_size(first, chunk_bytes, inputs.num_clients)
         starts = range(0, inputs.num_clients, chunk_size)
         accumulators = list(inputs.zeros)
         kept = [[] for _ in self._pass.kept]
@@ -153,13 +153,18 @@ class BatchedPass:
         return PassResult(accumulators, kept)
 
     def _chunk_size(
-        self, first: Sequence[client_data.ClientBatches], chunk_bytes: int
+        self,
+        first: Sequence[client_data.ClientBatches],
+        chunk_bytes: int,
+        num_clients: int,
     ) -> int:
         """Returns how many clients like the first one fit the memory of a chunk."""
         data_bytes = sum(batches.num_bytes for batches in first)
         by_states = chunk_bytes // max(1, _STATE_COPIES * self.state_bytes)
         by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
-        return max(1, min(by_states, by_data, _MAX_CHUNK_CLIENTS))
+        # Every device gets a share.
+        by_devices = -(-num_clients // len(self._chunk_functions))
+        return max(1, min(by_states, by_data, by_devices, _MAX_CHUNK_CLIENTS))
 
     def _run_chunk(
         self,
