@@ -53,6 +53,12 @@ _GROWTH = flags.DEFINE_bool(
 _PROCESS = flags.DEFINE_enum(
     "process", "tff", ["tff", "tff_algos"], "Whose federated averaging TFF runs."
 )
+_GPU = flags.DEFINE_bool(
+    "gpu",
+    False,
+    "Lets engines use GPUs: those whose packages have CUDA do, this project's after "
+    "`make setup GPU=1`.",
+)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/bench-runtimes", "Results.")
 _MINUTES = flags.DEFINE_float(
     "minutes",
@@ -159,6 +165,7 @@ class _Runner:
             log=self._logs / f"{name}-{engine.name}.txt",
             timeout=_TIMEOUT_SECONDS,
             cwd=_ROOT,
+            gpu=_GPU.value,
         )
 
 
@@ -330,6 +337,7 @@ def _write_results(
         f"{machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_megabytes'] / 1024:.0f} GB, Python {machine['python']}, "
         f"{datetime.date.today()}; TFF's process: {_PROCESS.value}; "
+        f"GPUs {'visible' if _GPU.value else 'hidden'}; "
         f"{seconds / 60:.1f} minutes."
     )
     sections = [heading, tables.describe_disturbance(all_results), tables.LEGEND]

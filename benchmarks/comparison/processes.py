@@ -106,6 +106,7 @@ def run(
     log: pathlib.Path,
     timeout: float,
     cwd: pathlib.Path,
+    gpu: bool = False,
 ) -> Outcome:
     """Runs an engine to its end; nothing of it is left when this returns.
 
@@ -115,14 +116,13 @@ def run(
       log: File for what it prints.
       timeout: Seconds after which it is killed.
       cwd: Its working directory.
+      gpu: Whether it may see GPUs.
     """
     result.unlink(missing_ok=True)
-    environment = os.environ | {
-        # The same for all: the CPU. The peers' packages have no CUDA.
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "JAX_PLATFORMS": "cpu",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    if not gpu:
+        # The same for all: the CPU.
+        environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     start = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
         process = subprocess.Popen(
