@@ -16,9 +16,7 @@ Writes into --output_dir: tables.md, results.json, plots (PNG), logs/.
 
 import datetime
 import json
-import os
 import pathlib
-import platform
 import signal
 import sys
 import tempfile
@@ -29,12 +27,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import attrs
 import numpy as np
-import psutil
 from absl import app, flags
 
 from benchmarks.comparison import (
     engines,
     environments,
+    machine,
     plots,
     processes,
     summary,
@@ -304,26 +302,6 @@ def _growth_engines(chosen: Sequence[engines.Engine]) -> list[engines.Engine]:
     return [e for e in chosen if e.name in names and e.runs("W2")]
 
 
-def _machine() -> dict[str, object]:
-    """Returns what the numbers depend on besides the code."""
-    return {
-        "cores": os.cpu_count(),
-        "memory_megabytes": psutil.virtual_memory().total // 2**20,
-        "processor": _processor(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _write_results(
     folder: pathlib.Path,
     comparisons: Sequence[_Comparison],
@@ -331,11 +309,11 @@ def _write_results(
     seconds: float,
 ) -> None:
     """Writes tables, JSON and plots, and prints the tables."""
-    machine = _machine()
+    described = machine.describe()
     all_results = [comparison.results() for comparison in comparisons]
     heading = (
-        f"{machine['cores']} cores ({machine['processor']}), "
-        f"{machine['memory_megabytes'] / 1024:.0f} GB, Python {machine['python']}, "
+        f"{described['cores']} cores ({described['processor']}), "
+        f"{described['memory_megabytes'] / 1024:.0f} GB, Python {described['python']}, "
         f"{datetime.date.today()}; TFF's process: {_PROCESS.value}; "
         f"GPUs {'visible' if _GPU.value else 'hidden'}; "
         f"{seconds / 60:.1f} minutes."
@@ -350,7 +328,7 @@ def _write_results(
     text = "\n\n".join(sections) + "\n"
     (folder / "tables.md").write_text(text, encoding="utf-8")
     content = {
-        "machine": machine,
+        "machine": described,
         "process": _PROCESS.value,
         "workloads": {
             c.workload.name: attrs.asdict(r)

@@ -75,7 +75,7 @@ class PassRunner:
                 budget = _GPU_CHUNK_BYTES if self._on_gpu() else _CPU_CHUNK_BYTES
                 return batched.run(inputs, self._resources.workers, budget)
             except vectorization.NotVectorizableError as error:
-                logging.info("Clients run one by one: %s.", error)
+                self._say(error)
                 self._batched = Lazy(lambda: None)
             except tf.errors.OpError as error:
                 # One by one it turns out whose work failed.
@@ -89,13 +89,19 @@ class PassRunner:
         try:
             work = vectorization.vectorize(self._pass.fragment)
         except vectorization.NotVectorizableError as error:
-            logging.info("Clients run one by one because of %s.", error)
+            self._say(error)
             return None
         batched = BatchedPass(
             self._pass, work, self._resources.devices, self._resources.cache
         )
         pays = self._on_gpu() or batched.state_bytes <= _MAX_CPU_STATE_BYTES
         return batched if pays or self._resources.batch_clients else None
+
+    def _say(self, reason: vectorization.NotVectorizableError) -> None:
+        """Says, once for a computation, why its clients run one by one."""
+        demanded = self._resources.batch_clients
+        level = logging.WARNING if demanded else logging.INFO
+        logging.log(level, "Clients run one by one because of %s.", reason)
 
     def _on_gpu(self) -> bool:
         return "GPU" in self._resources.devices[0]

@@ -220,7 +220,9 @@ class _Cutter:
         self, reduced: Sequence[node_def_pb2.NodeDef], on_data: set[str]
     ) -> None:
         steps = {node.attr["f"].func.name for node in reduced}
-        for name in self._needed - on_data - {node.name for node in reduced}:
+        # All nodes, not only those that outputs are computed from: assertions, which
+        # only control edges lead to, must not be lost with these.
+        for name in self._nodes.keys() - on_data - {node.name for node in reduced}:
             node = self._nodes[name]
             if node.op in _RANDOM_OPS:
                 raise NotVectorizableError(f"{node.op} outside of a step")
