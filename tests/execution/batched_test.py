@@ -417,3 +417,21 @@ def test_shuffled_data_are_read_anew_every_round():
     assert {tuple(sorted(f"{order:06d}")) for pair in seen for order in pair} == {
         tuple("012345")
     }
+
+
+def test_steps_with_a_seed_of_their_own_draw_what_they_draw_one_by_one():
+    @tff.tensorflow.computation(tff.SequenceType(np.float32))
+    def noisy(dataset):
+        return dataset.reduce(0.0, lambda s, x: s + tf.random.uniform([], seed=3))
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS)
+    )
+    def noise(data):
+        return tff.federated_map(noisy, data)
+
+    drawn = []
+    for batch_clients in (False, True):
+        with execution.in_process_context(batch_clients=batch_clients):
+            drawn.append(noise([[1.0, 1.0]] * 5))
+    assert drawn[0] == drawn[1]

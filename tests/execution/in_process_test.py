@@ -344,3 +344,35 @@ def test_arguments_are_not_changed(fed_avg):
         fed_avg.next(state, cohort)
         assert exactly_equal(before, tf.nest.flatten(state))
     assert problems.vector_of(fed_avg, state).shape == (6,)
+
+
+def test_clients_whose_noise_is_seeded_by_the_time_never_share_it():
+    @tff.tensorflow.computation(np.float32)
+    def seed(_):
+        return tf.cast(tf.timestamp() * 1e6, tf.int64)
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def seeds(values):
+        return tff.federated_map(seed, values)
+
+    with execution.in_process_context(num_threads=8):
+        for _ in range(20):
+            drawn = seeds([0.0] * 50)
+            assert drawn == sorted(set(drawn))
+
+
+def test_ops_with_seeds_of_their_own_draw_in_the_order_of_the_clients():
+    @tff.tensorflow.computation(np.float32)
+    def draw(_):
+        return tf.random.uniform([], seed=7)
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def draws(values):
+        return tff.federated_map(draw, values)
+
+    drawn = []
+    for num_threads in (1, 8):
+        with execution.in_process_context(num_threads=num_threads):
+            drawn.append(draws([0.0] * 30))
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 30

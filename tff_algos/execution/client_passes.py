@@ -17,7 +17,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-from tff_algos.execution import graph_functions
+from tff_algos.execution import graph_functions, graph_rewrites
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.plan import ClientPass
 
@@ -86,6 +86,10 @@ class StreamingPass:
           devices: The clients take turns on them.
         """
         self._pass = client_pass
+        self._takes_turns = any(
+            graph_rewrites.takes_turns(node.leaf.graph_def)
+            for node in client_pass.fragment.nodes
+        )
         self._work = [
             Lazy(lambda d=device: graph_functions.build(client_pass.fragment, d))
             for device in devices
@@ -114,7 +118,9 @@ class StreamingPass:
         def work(position: int) -> Tensors:
             return self._run_client(inputs, position)
 
-        for outputs in workers.map_in_order(work, inputs.num_clients):
+        for outputs in workers.map_in_order(
+            work, inputs.num_clients, one_at_a_time=self._takes_turns
+        ):
             values = outputs[: len(outputs) - num_kept]
             for column, tensor in zip(kept, outputs[len(values) :], strict=True):
                 column.append(tensor)
@@ -167,7 +173,12 @@ class Workers:
             num_threads, thread_name_prefix="tff_algos-client"
         )
 
-    def map_in_order(self, function: Callable[[int], _T], count: int) -> Iterator[_T]:
+    def map_in_order(
+        self,
+        function: Callable[[int], _T],
+        count: int,
+        one_at_a_time: bool = False,
+    ) -> Iterator[_T]:
         """Yields `function(0)`, `function(1)`, ... which run at the same time.
 
         Not more than twice as many results as threads wait to be taken. When a
@@ -176,11 +187,12 @@ class Workers:
         Args:
           function: Is called in the threads.
           count: How many results there are.
+          one_at_a_time: Whether a call must not begin before the one before ended.
 
         Raises:
           Exception: What `function` raises, for the first position that fails.
         """
-        if self.num_threads == 1 or count == 1:
+        if self.num_threads == 1 or count == 1 or one_at_a_time:
             yield from map(function, range(count))
             return
         pending: collections.deque[futures.Future] = collections.deque()

@@ -197,6 +197,25 @@ def argument_specs(
     )
 
 
+def takes_turns(graph_def: GraphDef) -> bool:
+    """Whether two executions at once would disturb each other's random numbers.
+
+    TFF seeds noise by the time, which two clients must not share; and an op that was
+    seeded itself goes on from what it drew before.
+    """
+    return any(
+        node.op == "Timestamp" or is_seeded(node) for node in all_nodes(graph_def)
+    )
+
+
+def is_seeded(node: node_def_pb2.NodeDef) -> bool:
+    """Whether a node is an op that keeps random state, from a seed of its own."""
+    definition = op_definition(node.op)
+    if definition is None or not definition.is_stateful:
+        return False
+    return any(node.attr[name].i for name in ("seed", "seed2") if name in node.attr)
+
+
 def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
     """Gives the graph's functions names that no other graph of this process has.
 
