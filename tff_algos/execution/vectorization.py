@@ -236,6 +236,8 @@ class _Cutter:
             raise NotVectorizableError(f"a call of {node.op}")
         if "Dataset" in node.op or "Iterator" in node.op:
             raise NotVectorizableError(f"{node.op} outside of a reduction's data")
+        if node.op in _RANDOM_OPS and graph_rewrites.is_seeded(node):
+            raise NotVectorizableError(f"{node.op} with a seed of its own")
         allowed = (
             node.op in _CALLS or node.op in _RANDOM_OPS or node.op == "Placeholder"
         )
