@@ -5,10 +5,11 @@
 PYTHON ?= python3
 GPU ?=
 RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
-BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --output_dir=runs/bench \
+BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/bench \
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
 BENCH_RUNTIMES_FLAGS ?= --quick
+BENCH_ADJOINT_FLAGS ?= --quick
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
@@ -19,7 +20,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-slow lint format bench bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +29,7 @@ help:
 	@echo "make lint        ruff's checks and format; make format applies them"
 	@echo "make bench       personalization against local epochs, 3 seeds, one table"
 	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
+	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
 	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
 	@echo "make clean       drops caches; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
@@ -74,6 +76,9 @@ bench: $(STAMP)
 
 bench-runtimes: $(STAMP)
 	$(VENV_PYTHON) benchmarks/runtimes.py $(BENCH_RUNTIMES_FLAGS)
+
+bench-adjoint: $(STAMP)
+	$(VENV_PYTHON) benchmarks/adjoint.py $(BENCH_ADJOINT_FLAGS)
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new

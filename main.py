@@ -205,7 +205,7 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
     return runner.RunSpec(
         title=f"{algorithm.title} on {task.dataset_name}",
-        stages=algorithm.build_stages(task.model, hparams),
+        stages=algorithm.build_stages(task, hparams),
         task=task,
         output_dir=_output_dir(algorithm, task.dataset_name),
         hyperparameters=hyperparameters,

@@ -1,78 +1,440 @@
-"""Runs main.py over a grid of flags and seeds, and prints one table.
+"""Runs main.py with presets, over a grid of flags and over seeds; prints one table.
 
     python benchmarks/sweep.py --grid=client_epochs_per_round=2,5,10 --seeds=3 \
-        --output_dir=runs/sweep -- --algo=personalized_fedavg --task=emnist
+        --sweep_dir=runs/sweep -- --algo=personalized_fedavg --task=emnist
+    python benchmarks/sweep.py '--flagfiles=presets/emnist_fedavg_m20_*.flags' \
+        --columns=rounds_to:0.8,final:eval/accuracy,seconds --plot=runs/m20/curves.png \
+        --sweep_dir=runs/m20 -- --total_rounds=200
 
-What stands after `--` goes to every run. A run that is done is not run again, one
-that was stopped goes on.
+A row is a flag file and a point of the grid. What stands after `--` goes to every
+run and overrides the flag files; the grid overrides both. Columns, --columns:
+
+    rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, of 1 ("-": never)
+    final:METRIC   mean of the last 10 rows of metrics.csv that have it (or of all)
+    last:METRIC    of the last row that has it
+    best:METRIC    the largest; of a loss the smallest
+    seconds        median seconds per round
+    KEY            a number in summary.json: excluded.num_empty_clients; of
+                   `personalization` its own name is enough: initial_accuracy
+
+Cells are means over seeds with the standard deviation (ddof 0); where not every seed
+got there, over those that did. Accuracies are in per cent.
+
+The table also goes to SWEEP_DIR/table.md. A run that is done is not run again with
+the same flags, one that was stopped goes on. A run that fails is told, and left out
+of its row's cells; the others go on, and the exit status is 1.
 """
 
+import concurrent.futures
+import glob
 import itertools
-import json
+import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import attrs
+import matplotlib
+import matplotlib.figure
 import numpy as np
 from absl import app, flags
+
+from benchmarks.comparison import tables
+from benchmarks.sweep_columns import (
+    ACCURACY,
+    Column,
+    Results,
+    SweepError,
+    flag_error,
+    format_cell,
+    parse_column,
+    read_results,
+)
+from tff_algos.simulation import files
+from tff_algos.simulation.metrics import ROUND
 
 _GRID = flags.DEFINE_multi_string(
     "grid", [], "A flag of main.py and its values: name=value,value. Repeatable."
 )
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds 0, 1, ... of every grid point.")
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/sweep", "Folder of the runs.")
+_FLAGFILES = flags.DEFINE_list(
+    "flagfiles", [], "Flag files of main.py, or patterns of such: a row for each."
+)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Seeds 0, 1, ... of every row.", lower_bound=1
+)
+_SWEEP_DIR = flags.DEFINE_string("sweep_dir", "runs/sweep", "Folder of the runs.")
 _COLUMNS = flags.DEFINE_list(
     "columns",
     ["initial_accuracy", "personalized_accuracy"],
-    "Columns of the table: keys of summary.json's `personalization`.",
+    "Columns of the table: rounds_to:ACC, final:METRIC, last:METRIC, best:METRIC, "
+    "seconds, or keys of summary.json.",
 )
-_MAIN = pathlib.Path(__file__).parent.parent / "main.py"
+_PLOT = flags.DEFINE_string(
+    "plot", None, "File for the learning curves: eval/accuracy, a line for each row."
+)
+_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at the same time.", lower_bound=1)
+
+_MAIN = pathlib.Path(__file__).parents[1] / "main.py"
+_NUM_LOG_LINES = 10
+# The flags of a run that is done, in its folder: how it is known again.
+_DONE_FILE = "done.flags"
+# Flags of main.py that the sweep itself gives.
+_OWN_FLAG = re.compile(r"--?(no)?(seed|output_dir|resume)(=|$)")
 
 
-def _points(grid: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns every combination of the grid's values, as flags of main.py."""
+@attrs.frozen
+class Row:
+    """A row of the table: its name, and its flags of main.py."""
+
+    label: str
+    arguments: tuple[str, ...]
+
+
+@attrs.frozen
+class Run:
+    """One call of main.py."""
+
+    row: Row
+    seed: int
+    folder: pathlib.Path
+
+    @property
+    def arguments(self) -> list[str]:
+        """All flags but the folder."""
+        return [*self.row.arguments, f"--seed={self.seed}"]
+
+    @property
+    def flags_text(self) -> str:
+        """The same as a flag file."""
+        return "".join(f"{argument}\n" for argument in self.arguments)
+
+    def is_done(self) -> bool:
+        """Returns whether main.py has come to its end with these flags."""
+        done = self.folder / _DONE_FILE
+        return (
+            (self.folder / "summary.json").exists()
+            and done.exists()
+            and done.read_text() == self.flags_text
+        )
+
+
+def make_rows(
+    flagfiles: Sequence[str], grid: Sequence[str], common: Sequence[str]
+) -> list[Row]:
+    """Returns a row for each flag file and point of the grid.
+
+    Args:
+      flagfiles: Flag files of main.py, or patterns; none for one row without.
+      grid: "name=value,value" each.
+      common: Flags of every row; may name flag files themselves.
+
+    Raises:
+      SweepError: If a pattern matches nothing, an axis has no values, two rows would
+        have one name, or a flag is among them that the sweep itself gives.
+    """
+    paths = [path for pattern in flagfiles for path in _matches(pattern)]
+    presets = [(path.stem, (f"--flagfile={path}",)) for path in paths] or [("", ())]
+    rows = []
+    for (stem, preset), point in itertools.product(presets, _points(grid)):
+        label = " ".join(filter(None, [stem, *point])) or "defaults"
+        arguments = _without_flagfiles(
+            [*preset, *common, *(f"--{flag}" for flag in point)]
+        )
+        rows.append(Row(label, tuple(arguments)))
+    labels = [row.label for row in rows]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SweepError(
+                f"--flagfiles and --grid: two rows are {label!r}; expected each once."
+            )
+    return rows
+
+
+def _matches(pattern: str) -> list[pathlib.Path]:
+    found = sorted(
+        path for path in map(pathlib.Path, glob.glob(pattern)) if path.is_file()
+    )
+    if not found:
+        folder = pathlib.Path(pattern).parent
+        there = sorted(path.name for path in folder.glob("*.flags"))
+        choices = f"a flag file; {folder} has {', '.join(there) or 'none'}"
+        raise flag_error("flagfiles", pattern, choices)
+    return found
+
+
+def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Returns every combination of the grid's values, as "name=value"."""
     axes = []
     for axis in grid:
         name, _, values = axis.partition("=")
-        if not values:
-            raise app.UsageError(f"--grid={axis}: expected name=value,value.")
-        axes.append([f"--{name}={value}" for value in values.split(",")])
-    return list(itertools.product(*axes))
+        if not name or not values:
+            raise flag_error("grid", axis, "name=value,value")
+        axes.append([f"{name}={value}" for value in values.split(",")])
+    return itertools.product(*axes)
 
 
-def _run(arguments: Sequence[str], output_dir: pathlib.Path) -> dict:
-    """Runs main.py, unless it was run, and returns its summary."""
-    summary = output_dir / "summary.json"
-    if not summary.exists():
-        output_dir.mkdir(parents=True, exist_ok=True)
-        with open(output_dir / "log.txt", "a") as log:
-            subprocess.run(
-                [sys.executable, _MAIN, *arguments, f"--output_dir={output_dir}"],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=True,
+def _without_flagfiles(arguments: Sequence[str]) -> list[str]:
+    """Returns flags with those of flag files in place of the files."""
+    try:
+        found = flags.FlagValues().read_flags_from_files(arguments, force_gnu=False)
+    except flags.Error as error:
+        raise SweepError(str(error).removeprefix("ERROR:: ")) from error
+    for argument in found:
+        if _OWN_FLAG.match(argument):
+            raise SweepError(
+                f"{argument}: expected no seed, output_dir or resume for main.py; the "
+                "sweep gives them, from --seeds and --sweep_dir."
             )
-    return json.loads(summary.read_text())
+    return found
+
+
+def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:
+    """Returns the runs of every row, a folder for each."""
+    runs = []
+    for row, seed in itertools.product(rows, range(seeds)):
+        name = re.sub(r"[^\w.,=+-]", "_", row.label.replace(" ", "+"))
+        runs.append(Run(row, seed, output_dir / f"{name}+seed={seed}"))
+    return runs
+
+
+class MainProgram:
+    """Calls main.py, so that all calls that run can be stopped together."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen] = set()
+        self._stopped = False
+
+    def __call__(self, arguments: Sequence[str], log: pathlib.Path) -> int:
+        """Runs main.py, what it prints added to `log`; returns its exit status."""
+        with open(log, "a") as output:
+            process = subprocess.Popen(
+                [sys.executable, _MAIN, *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The terminal's Ctrl-C would come to it besides `stop`'s signal, and
+                # a second one keeps it from saving.
+                start_new_session=True,
+            )
+            self._running.add(process)
+            if self._stopped:
+                process.terminate()
+            status = process.wait()
+        self._running.discard(process)
+        return status
+
+    def stop(self) -> None:
+        """Lets calls end their round and save it, this one and all to come."""
+        self._stopped = True
+        for process in list(self._running):
+            process.terminate()
+
+
+def execute(
+    run: Run, program: Callable[[Sequence[str], pathlib.Path], int]
+) -> Results | None:
+    """Runs main.py, unless it was run with these flags; None if it fails.
+
+    With other flags main.py decides: it goes on if it may, else it refuses.
+
+    Args:
+      run: What to run.
+      program: Runs main.py, like a `MainProgram`.
+    """
+    if not run.is_done():
+        run.folder.mkdir(parents=True, exist_ok=True)
+        log = run.folder / "log.txt"
+        status = program([*run.arguments, f"--output_dir={run.folder}"], log)
+        if status:
+            _tell_failure(run, status, log)
+            return None
+        with files.replacing(run.folder / _DONE_FILE) as file:
+            file.write(run.flags_text)
+    print(f"{run.row.label}, seed {run.seed}: done", file=sys.stderr, flush=True)
+    return read_results(run.folder)
+
+
+def _tell_failure(run: Run, status: int, log: pathlib.Path) -> None:
+    # Not read as text: a progress line, written over and over, would be many lines.
+    written = log.read_bytes().decode(errors="replace").split("\n")
+    lines = [line.rpartition("\r")[2] for line in written]
+    last = [f"    {line}" for line in lines if line.strip()][-_NUM_LOG_LINES:]
+    title = f"{run.row.label}, seed {run.seed}: exit status {status}, {log} ends:"
+    print("\n".join([title, *last]), file=sys.stderr, flush=True)
+
+
+def execute_all(
+    runs: Sequence[Run],
+    jobs: int,
+    check: Callable[[Results], None],
+    program: MainProgram,
+) -> dict[Run, Results | None]:
+    """Executes runs, `jobs` at a time, and returns what they left, None if they failed.
+
+    Args:
+      runs: The runs.
+      jobs: How many at the same time.
+      check: Called with each run's results as soon as there are any. If it raises,
+        runs that have not ended are stopped.
+      program: Runs main.py.
+    """
+    with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
+        futures = {executor.submit(execute, run, program): run for run in runs}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                if future.result() is not None:
+                    check(future.result())
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            program.stop()
+            raise
+    return {run: future.result() for future, run in futures.items()}
+
+
+def make_table(
+    columns: Sequence[Column], outcomes: Mapping[Run, Results | None]
+) -> str:
+    """Returns the table, a line for each row in the order of `outcomes`."""
+    lines = []
+    for row, of_row in _by_row(outcomes).items():
+        failed = [str(run.seed) for run, results in of_row.items() if results is None]
+        label = f"{row.label} (failed: seed {', '.join(failed)})" if failed else None
+        left = [results for results in of_row.values() if results is not None]
+        cells = [
+            format_cell(column, [column.value(results) for results in left])
+            if left
+            else "failed"
+            for column in columns
+        ]
+        lines.append([label or row.label, *cells])
+    header = ["flags", *(column.header for column in columns)]
+    return tables.format_table(header, lines) + "\n"
+
+
+def _by_row(
+    outcomes: Mapping[Run, Results | None],
+) -> dict[Row, dict[Run, Results | None]]:
+    rows: dict[Row, dict[Run, Results | None]] = {}
+    for run, results in outcomes.items():
+        rows.setdefault(run.row, {})[run] = results
+    return rows
+
+
+def learning_curves(
+    outcomes: Mapping[Run, Results | None],
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns rounds [r] and accuracies [seeds, r] by label, of runs that are done.
+
+    Of a row's rounds, those at which all its seeds were evaluated.
+    """
+    curves = {}
+    for row, of_row in _by_row(outcomes).items():
+        points = [
+            {line[ROUND]: line[ACCURACY] for line in results.rows if ACCURACY in line}
+            for results in of_row.values()
+            if results is not None
+        ]
+        rounds = sorted(set.intersection(*map(set, points))) if points else []
+        if rounds:
+            values = [[by_round[number] for number in rounds] for by_round in points]
+            curves[row.label] = np.array(rounds), np.array(values)
+    return curves
+
+
+def plot_curves(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]], path: pathlib.Path
+) -> None:
+    """Draws the mean over seeds by round, and from the least to the greatest.
+
+    Lines differ in lightness and dashes, so that they do in grey as well; the legend
+    has them in the order in which they end.
+    """
+    figure = matplotlib.figure.Figure(figsize=(7.2, 4.2), layout="constrained")
+    axis = figure.subplots()
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
+    dashes = itertools.cycle(["-", "--", "-.", ":"])
+    lines = []
+    for shade, dash, (label, (rounds, values)) in zip(
+        shades, dashes, curves.items(), strict=False
+    ):
+        per_cent = 100 * values
+        axis.fill_between(
+            rounds,
+            per_cent.min(axis=0),
+            per_cent.max(axis=0),
+            color=shade,
+            alpha=0.18,
+            linewidth=0,
+        )
+        marker = "o" if len(rounds) == 1 else None
+        mean = per_cent.mean(axis=0)
+        lines += axis.plot(rounds, mean, dash, color=shade, marker=marker, label=label)
+    lines.sort(key=lambda line: -line.get_ydata()[-1])
+    axis.set_xlabel("round")
+    axis.set_ylabel(f"{ACCURACY}, %")
+    axis.set_title("mean over seeds; shaded: least to greatest", fontsize=9)
+    axis.grid(alpha=0.3)
+    figure.legend(handles=lines, loc="outside right upper", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _check_plot(path: str) -> None:
+    """Raises `SweepError` if a plot cannot be of that kind: before hours of runs."""
+    kinds = matplotlib.figure.Figure().canvas.get_supported_filetypes()
+    if pathlib.Path(path).suffix[1:] not in kinds:
+        raise flag_error(
+            "plot", path, f"a name that ends in .{', .'.join(sorted(kinds))}"
+        )
+
+
+def _sweep(common: Sequence[str]) -> int:
+    """Does what the flags ask for, and returns the exit status."""
+    columns = [parse_column(name) for name in _COLUMNS.value]
+    rows = make_rows(_FLAGFILES.value, _GRID.value, common)
+    if _PLOT.value:
+        _check_plot(_PLOT.value)
+    output_dir = pathlib.Path(_SWEEP_DIR.value)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        expected = f"a folder that can be written ({error.strerror})"
+        raise flag_error("sweep_dir", output_dir, expected) from error
+
+    def check(results: Results) -> None:
+        for column in columns:
+            column.value(results)
+        if _PLOT.value:
+            results.series(ACCURACY, "plot", _PLOT.value)
+
+    runs = make_runs(rows, _SEEDS.value, output_dir)
+    outcomes = execute_all(runs, _JOBS.value, check, MainProgram())
+    table = make_table(columns, outcomes)
+    with files.replacing(output_dir / "table.md") as file:
+        file.write(table)
+    print(table, end="")
+    curves = learning_curves(outcomes)
+    if _PLOT.value and curves:
+        pathlib.Path(_PLOT.value).parent.mkdir(parents=True, exist_ok=True)
+        plot_curves(curves, pathlib.Path(_PLOT.value))
+    return int(None in outcomes.values())
 
 
 def main(argv: list[str]) -> None:
-    """Runs every point of the grid with every seed, then prints the table."""
-    common = argv[1:]
-    points = _points(_GRID.value)
-    print(f"| {' | '.join(['flags', *_COLUMNS.value])} |")
-    print(f"|{'---|' * (1 + len(_COLUMNS.value))}")
-    for point in points:
-        label = " ".join(flag.lstrip("-") for flag in point) or "defaults"
-        values = []
-        for seed in range(_SEEDS.value):
-            folder = f"{label.replace(' ', '+')}+seed={seed}"
-            path = pathlib.Path(_OUTPUT_DIR.value) / folder
-            summary = _run([*common, *point, f"--seed={seed}"], path)
-            values.append([summary["personalization"][c] for c in _COLUMNS.value])
-        means, spreads = np.mean(values, axis=0), np.std(values, axis=0)
-        cells = [f"{m:.4f} ({s:.4f})" for m, s in zip(means, spreads, strict=True)]
-        print(f"| {' | '.join([label, *cells])} |", flush=True)
+    """Entry point for absl: errors that the user can mend are one line."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(_sweep(argv[1:]))
+    except SweepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from tasks import emnist, shakespeare
+from tasks import cifar10, emnist, mnist, shakespeare
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.simulation.task import Task
 
 TASKS: Mapping[str, TaskEntry] = {
-    entry.name: entry for entry in (emnist.ENTRY, shakespeare.ENTRY)
+    entry.name: entry
+    for entry in (emnist.ENTRY, shakespeare.ENTRY, mnist.ENTRY, cifar10.ENTRY)
 }
 
 

@@ -4,6 +4,7 @@ import collections
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -12,7 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.task import TaskError
-from tff_algos.simulation.batching import Examples
+from tff_algos.hyperparameters import AT_LEAST_ONE, Interval, hparam
+from tff_algos.simulation.batching import Examples, derive_seed
 from tff_algos.simulation.task import Split
 
 CACHE_BYTES = 1 << 30
@@ -22,6 +24,76 @@ _TRAIN_CLIENTS, _ALL_CLIENTS = 2500, 3400
 
 # More elements than any client holds: a client's examples come as one batch.
 _WHOLE_CLIENT = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Population:
+    """Which of a data set's clients take part; options that tasks share.
+
+    Attributes:
+      num_clients: So many clients, drawn by the seed, train, and as many evaluate;
+        None for all clients, as `split_clients` divides them.
+      eval_overlap: The share of the evaluation clients that are training clients
+        (rounded to clients); the others are drawn from those that don't train. None
+        is 1.0; set only together with `num_clients`.
+    """
+
+    num_clients: int | None = hparam(
+        None,
+        int,
+        AT_LEAST_ONE,
+        "Draw so many clients, which train; as many evaluate. Unset: all clients, "
+        "2,500 of every 3,400 train, the others evaluate.",
+    )
+    eval_overlap: float | None = hparam(
+        None,
+        float,
+        Interval(low=0, high=1),
+        "With --num_clients: the share of evaluation clients that are also training "
+        "clients (1.0).",
+    )
+
+    def __attrs_post_init__(self):
+        if self.eval_overlap is not None and self.num_clients is None:
+            raise TaskError(
+                f"--eval_overlap={self.eval_overlap} needs --num_clients: without it "
+                "no evaluation client trains."
+            )
+
+    def choose_clients(
+        self, client_ids: Sequence[str], seed: int
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the clients that train and those that evaluate.
+
+        Which clients train does not depend on `eval_overlap`.
+
+        Args:
+          client_ids: All clients; the order that the chosen ones are returned in.
+          seed: Decides which are drawn, where `num_clients` is set.
+
+        Raises:
+          TaskError: If there are fewer clients than that takes.
+        """
+        if self.num_clients is None:
+            return split_clients(client_ids)
+        overlap = 1.0 if self.eval_overlap is None else self.eval_overlap
+        num_others = self.num_clients - round(overlap * self.num_clients)
+        needed = self.num_clients + num_others
+        if needed > len(client_ids):
+            others = f" with --eval_overlap={overlap}" if num_others else ""
+            raise TaskError(
+                f"--num_clients={self.num_clients}{others} takes {needed} clients: "
+                f"there are {len(client_ids)}."
+            )
+        generator = np.random.default_rng(derive_seed(seed, "population"))
+        # In random order, so that any part of it is a uniform draw.
+        order = generator.permutation(len(client_ids))
+
+        def chosen(start: int) -> tuple[str, ...]:
+            part = sorted(order[start : start + self.num_clients])
+            return tuple(client_ids[index] for index in part)
+
+        return chosen(0), chosen(num_others)
 
 
 def split_clients(

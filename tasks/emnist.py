@@ -9,7 +9,7 @@ learning" (https://arxiv.org/abs/1909.12488).
 
 import types
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import numpy as np
@@ -38,7 +38,7 @@ _SETTINGS = types.MappingProxyType(
 
 
 @attrs.frozen(kw_only=True)
-class EmnistOptions:
+class EmnistOptions(client_examples.Population):
     """The options of `--task=emnist`."""
 
     only_digits: bool = attrs.field(
@@ -46,10 +46,11 @@ class EmnistOptions:
         validator=attrs.validators.instance_of(bool),
         metadata={"help": "The 10 digits only, not all 62 characters."},
     )
-    model: Literal["cnn", "cnn_dropout", "2nn"] = choice(
+    model: Literal["cnn", "cnn_dropout", "2nn", "cnn_dense_dropout"] = choice(
         default="cnn",
-        choices=("cnn", "cnn_dropout", "2nn"),
-        help="Architecture, by the names of TFF's baselines.",
+        choices=get_args(image.ModelId),
+        help="Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn "
+        "with dropout after its dense layer.",
     )
 
 
@@ -60,11 +61,12 @@ def load(options: EmnistOptions, data_options: DataOptions) -> Task:
     [n]: digits 0-9, capitals 10-35, small letters 36-61.
 
     Args:
-      options: Classes and model.
-      data_options: Real data or the stand-in.
+      options: Classes, model and population.
+      data_options: Real data or the stand-in, and the seed.
 
     Raises:
-      TaskError: If the real data cannot be had, or lack what `options` ask for.
+      TaskError: If the real data cannot be had, or the data lack what `options` ask
+        for.
     """
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
@@ -73,16 +75,19 @@ def load(options: EmnistOptions, data_options: DataOptions) -> Task:
         client_ids, read = _real_clients(options.only_digits, data_options.cache_dir)
     else:
         client_ids, read = _generated_clients(options.only_digits)
-    train_client_ids, heldout_client_ids = client_examples.split_clients(client_ids)
+    train_client_ids, eval_client_ids = options.choose_clients(
+        client_ids, data_options.seed
+    )
     return Task(
         name=ENTRY.name,
         data_source=source,
         train_client_ids=train_client_ids,
-        heldout_client_ids=heldout_client_ids,
+        eval_client_ids=eval_client_ids,
         examples=client_examples.cached(read),
         model=image.build_emnist_model(
             options.model, options.only_digits, data_options.seed
         ),
+        seed=data_options.seed,
         notice=notice,
     )
 

@@ -43,12 +43,19 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
+_BUILD_MODEL = types.MappingProxyType(
+    {"lstm": text.build_lstm_model, "gru": text.build_gru_model}
+)
+
+
 @attrs.frozen(kw_only=True)
-class ShakespeareOptions:
+class ShakespeareOptions(client_examples.Population):
     """The options of `--task=shakespeare`."""
 
-    model: Literal["lstm"] = choice(
-        default="lstm", choices=("lstm",), help="Architecture: two LSTM layers."
+    model: Literal["lstm", "gru"] = choice(
+        default="lstm",
+        choices=_BUILD_MODEL,
+        help="Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.",
     )
 
 
@@ -59,13 +66,13 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
     later; ids in [0, 90), 0 is padding.
 
     Args:
-      options: The model.
-      data_options: Real data or the stand-in.
+      options: Model and population.
+      data_options: Real data or the stand-in, and the seed.
 
     Raises:
-      TaskError: If the real data cannot be had.
+      TaskError: If the real data cannot be had, or hold fewer clients than `options`
+        ask for.
     """
-    del options  # There is one model.
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
     )
@@ -73,18 +80,21 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
         client_ids, read = _real_clients(data_options.cache_dir)
     else:
         client_ids, read = _generated_clients()
-    train_client_ids, heldout_client_ids = client_examples.split_clients(client_ids)
+    train_client_ids, eval_client_ids = options.choose_clients(
+        client_ids, data_options.seed
+    )
     return Task(
         name=ENTRY.name,
         data_source=source,
         train_client_ids=train_client_ids,
-        heldout_client_ids=heldout_client_ids,
+        eval_client_ids=eval_client_ids,
         examples=client_examples.cached(read),
-        model=text.build_lstm_model(
+        model=_BUILD_MODEL[options.model](
             vocab_size=VOCABULARY_SIZE,
             sequence_length=SEQUENCE_LENGTH,
             seed=data_options.seed,
         ),
+        seed=data_options.seed,
         notice=notice,
     )
 

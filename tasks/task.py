@@ -21,9 +21,10 @@ class DataOptions:
       data: "tff" for the real data set (downloaded when it is not cached),
         "generated" for the stand-in, "auto" for the real one if it is cached,
         else the stand-in.
-      cache_dir: Folder of the real data sets; None for TFF's own, `~/.tff`.
-      seed: Decides the model's initial weights; generated data do not depend on
-        it.
+      cache_dir: Folder of the real data sets, TFF's, tensorflow-datasets' or a user's
+        own; None for TFF's own, `~/.tff`.
+      seed: Decides the model's initial weights, which clients a task draws and how
+        arrays are divided among clients; generated data do not depend on it.
     """
 
     data: Literal["auto", "tff", "generated"] = choice(

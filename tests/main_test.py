@@ -11,7 +11,24 @@ from tests.command_line import SMALL, run_here
 from tff_algos import registry
 from tff_algos.simulation.metrics import read_rows
 
-FASTEST_MODEL = {"emnist": ("--only_digits", "--model=2nn"), "shakespeare": ()}
+FASTEST_MODEL = {
+    "emnist": ("--only_digits", "--model=2nn"),
+    "shakespeare": (),
+    "mnist": ("--model=2nn",),
+    "cifar10": (),
+}
+# Every algorithm on one task and every task with some; all others take minutes.
+FAST_TASK, FAST_ALGOS = "emnist", ("fedavg", "fedmeta_uga")
+PAIRS = [
+    pytest.param(
+        algo,
+        task,
+        marks=() if task == FAST_TASK or algo in FAST_ALGOS else pytest.mark.slow,
+        id=f"{algo}-{task}",
+    )
+    for algo in registry.ALGORITHMS
+    for task in tasks.TASKS
+]
 
 
 def _short_rounds(algorithm):
@@ -31,8 +48,7 @@ def _short_rounds(algorithm):
     return [f"--{name}={value}" for name, value in short.items() if name in fields]
 
 
-@pytest.mark.parametrize("task", tasks.TASKS)
-@pytest.mark.parametrize("algo", registry.ALGORITHMS)
+@pytest.mark.parametrize(("algo", "task"), PAIRS)
 def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
     finished = run_here(
         capfd,
@@ -61,6 +77,41 @@ def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
 
 
 REFUSED = {
+    "--server_optimizer='lion' is not valid: expected one of sgd, adagrad": [
+        "--algo=uga",
+        "--task=emnist",
+        "--server_optimizer=lion",
+    ],
+    "--client_optimizer='adam' is not valid: .*--algo=uga --task=emnist does not use": [
+        "--algo=uga",
+        "--task=emnist",
+        "--client_optimizer=adam",
+    ],
+    "--query='some' is not valid: expected one of next_batch, all, held_out": [
+        "--algo=maml",
+        "--task=emnist",
+        "--query=some",
+    ],
+    r"--meta_fraction=0.0 is not valid: expected a number in \(0, 1\]": [
+        "--algo=fedmeta",
+        "--task=emnist",
+        "--meta_fraction=0",
+    ],
+    "--meta_overlap=0.5 is not valid: expected 1, since every client .* also trains": [
+        "--algo=fedmeta",
+        "--task=mnist",
+        "--meta_overlap=0.5",
+    ],
+    "--share_mode='none' is not valid: expected one of full, split": [
+        "--algo=fedshare",
+        "--task=emnist",
+        "--share_mode=none",
+    ],
+    "--partition='iid' is not valid: .*iid:N": [
+        "--algo=fedavg",
+        "--task=mnist",
+        "--partition=iid",
+    ],
     "--algo is missing: --list shows": ["--task=emnist"],
     "--task is missing: --list shows": ["--algo=fedavg"],
     "--algo=fedavgg is unknown, did you mean fedavg[m]?": [
@@ -183,7 +234,9 @@ def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
     finished = run_here(capfd, "--list", "--algo=centralized", "--task=emnist")
     assert finished.status == 0
     assert re.search(r"--client_learning_rate=0\.001 .*\(eta; > 0\)", finished.out)
-    assert re.search(r"--model=cnn .*\(cnn\|cnn_dropout\|2nn\)", finished.out)
+    assert re.search(
+        r"--model=cnn .*\(cnn\|cnn_dropout\|2nn\|cnn_dense_dropout\)", finished.out
+    )
     assert "proximal_strength" not in finished.out
 
 

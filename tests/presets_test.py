@@ -1,6 +1,8 @@
 """Every preset is a run that the command line would take."""
 
+import collections
 import pathlib
+import re
 
 import pytest
 from absl.testing import flagsaver
@@ -12,8 +14,17 @@ from tff_algos import registry
 _PRESETS = sorted((pathlib.Path(main.__file__).parent / "presets").glob("*.flags"))
 
 
+_LETTERS = {
+    "b": "client_batch_size",
+    "e": "client_epochs_per_round",
+    "k": "finetune_steps",
+    "m": "clients_per_round",
+}
+
+
 def test_there_are_presets():
-    assert len(_PRESETS) == 17
+    counts = collections.Counter(path.stem.partition("_")[0] for path in _PRESETS)
+    assert counts == {"cifar10": 12, "emnist": 17, "femnist": 6, "shakespeare": 6}
 
 
 @pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
@@ -27,11 +38,16 @@ def test_a_preset_sets_flags_that_its_algorithm_and_task_use(preset):
         hparams = algorithm.resolve(entry.name, entry.settings, chosen[users[1]])
         entry.options(**chosen[users[2]])
         assert main.FLAGS.data == "tff"
-    assert hparams.stage_rounds()[0] == 500
+    assert _rounds(hparams) == 500
     # The name says what the flags say.
-    words = preset.stem.split("_")
-    if "fedavg" in words:
-        assert f"m{hparams.clients_per_round}" in words
-        assert f"e{hparams.client_epochs_per_round}" in words
-    else:
-        assert f"k{hparams.finetune_steps}" in words
+    words = set(preset.stem.split("_"))
+    if algorithm.name != "personalized_fedavg":
+        assert algorithm.name in preset.stem
+    for letter, name in _LETTERS.items():
+        if said := {word for word in words if re.fullmatch(rf"{letter}\d+", word)}:
+            assert said == {f"{letter}{getattr(hparams, name)}"}
+
+
+def _rounds(hparams):
+    stages = getattr(hparams, "stage_rounds", None)
+    return stages()[0] if stages else hparams.total_rounds

@@ -44,6 +44,10 @@ def _finalize_metrics(state):
     return collections.OrderedDict(loss=tf.math.divide_no_nan(total, count))
 
 
+# The metrics of a functional model that has none but its loss.
+LOSS_METRICS = (_initial_metrics, _update_metrics, _finalize_metrics)
+
+
 def linear_model(dtype=np.float64) -> tff.learning.models.FunctionalModel:
     """Linear regression on 5 features; the loss is half the mean squared error."""
     w = np.linspace(-0.5, 0.5, NUM_FEATURES).astype(dtype)
@@ -51,7 +55,7 @@ def linear_model(dtype=np.float64) -> tff.learning.models.FunctionalModel:
         initial_weights=((w, np.asarray(0.25, dtype)), ()),
         predict_on_batch_fn=_predict,
         loss_fn=_loss,
-        metrics_fns=(_initial_metrics, _update_metrics, _finalize_metrics),
+        metrics_fns=LOSS_METRICS,
         input_spec=(
             tf.TensorSpec([None, NUM_FEATURES], dtype),
             tf.TensorSpec([None], dtype),

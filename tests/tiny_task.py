@@ -53,7 +53,7 @@ def make() -> Task:
         name="tiny",
         data_source="generated",
         train_client_ids=tuple(everyone[:NUM_TRAIN_CLIENTS]),
-        heldout_client_ids=tuple(everyone[NUM_TRAIN_CLIENTS:]),
+        eval_client_ids=tuple(everyone[NUM_TRAIN_CLIENTS:]),
         examples=_examples,
         model=model(),
     )

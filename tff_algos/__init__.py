@@ -12,13 +12,17 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 from tff_algos import aggregators, client_works, execution, finalizers
 from tff_algos.algorithms.centralized import build_centralized
 from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
+from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_prox import build_fed_prox, build_fed_prox_m
 from tff_algos.algorithms.fed_sgd import build_fed_sgd
+from tff_algos.algorithms.fed_share import build_fed_share, with_shared_examples
+from tff_algos.algorithms.maml import build_fomaml, build_maml
 from tff_algos.algorithms.mime_lite import build_mime_lite
 from tff_algos.algorithms.personalized_fed_avg import (
     build_personalized_fed_avg,
     build_reptile,
 )
+from tff_algos.algorithms.unbiased_gradient import build_unbiased_gradient_aggregation
 from tff_algos.client_works.personalization import build_personalization_eval
 
 __all__ = [
@@ -26,14 +30,20 @@ __all__ = [
     "build_centralized",
     "build_fed_avg",
     "build_fed_avg_m",
+    "build_fed_meta",
     "build_fed_prox",
     "build_fed_prox_m",
     "build_fed_sgd",
+    "build_fed_share",
+    "build_fomaml",
+    "build_maml",
     "build_mime_lite",
     "build_personalization_eval",
     "build_personalized_fed_avg",
     "build_reptile",
+    "build_unbiased_gradient_aggregation",
     "client_works",
     "execution",
     "finalizers",
+    "with_shared_examples",
 ]

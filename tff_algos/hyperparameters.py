@@ -48,7 +48,7 @@ POSITIVE = Interval(low=0, low_open=True)
 NON_NEGATIVE = Interval(low=0)
 AT_LEAST_ONE = Interval(low=1)
 MOMENTUM = Interval(low=0, high=1, high_open=True)
-DECAY = Interval(low=0, high=1, low_open=True)
+SHARE = DECAY = Interval(low=0, high=1, low_open=True)
 
 
 def hparam(

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from tff_algos.algorithms import (
     centralized,
     fed_avg,
+    fed_meta,
     fed_prox,
     fed_sgd,
+    fed_share,
+    maml,
     mime_lite,
     personalized_fed_avg,
+    unbiased_gradient,
 )
 from tff_algos.algorithms.algorithm import Algorithm
 
@@ -22,8 +26,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         fed_avg.FED_AVG_M,
         fed_prox.FED_PROX,
         fed_prox.FED_PROX_M,
+        fed_share.FED_SHARE,
         mime_lite.MIME_LITE,
+        unbiased_gradient.UGA,
+        fed_meta.FED_META,
+        fed_meta.FED_META_UGA,
         personalized_fed_avg.REPTILE,
+        maml.FOMAML,
+        maml.MAML,
         personalized_fed_avg.PERSONALIZED_FED_AVG,
     )
 }

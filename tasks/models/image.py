@@ -1,4 +1,4 @@
-"""The image classifiers of TFF's EMNIST baselines, giving logits.
+"""Classifiers of 28 x 28 images, those of TFF's EMNIST baselines, giving logits.
 
 `cnn` and `2nn` are the models of McMahan et al., "Communication-efficient
 learning of deep networks from decentralized data", AISTATS 2017
@@ -6,6 +6,10 @@ learning of deep networks from decentralized data", AISTATS 2017
 "Adaptive federated optimization", ICLR 2021 (https://arxiv.org/abs/2003.00295).
 The same functions as `tff.simulation.baselines.emnist`, but for the last softmax,
 which is part of the loss here.
+
+`cnn_dense_dropout` is `cnn` with dropout after its dense layer, the model of Yao et
+al., "Federated learning with unbiased gradient aggregation and controllable meta
+updating" (https://arxiv.org/abs/1910.08234). They don't give the rate; 0.5 here.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +25,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-ModelId = Literal["cnn", "cnn_dropout", "2nn"]
+ModelId = Literal["cnn", "cnn_dropout", "2nn", "cnn_dense_dropout"]
 
 IMAGE_SHAPE = (28, 28, 1)
 
@@ -47,9 +51,10 @@ def build_emnist_model(
 
     Args:
       model_id: "cnn" (two 5 x 5 convolutions, dense 512; 1,663,370 weights for
-        digits, 1,690,046 otherwise), "cnn_dropout" (two 3 x 3 convolutions,
-        dense 128, dropout; 1,199,882 or 1,206,590) or "2nn" (two dense layers of
-        200; 199,210 or 209,662).
+        digits, 1,690,046 otherwise), "cnn_dense_dropout" (the same, with dropout
+        after the dense layer), "cnn_dropout" (two 3 x 3 convolutions, dense 128,
+        dropout; 1,199,882 or 1,206,590) or "2nn" (two dense layers of 200; 199,210
+        or 209,662).
       only_digits: 10 classes instead of 62.
       seed: Decides the initial weights: Glorot uniform kernels, zero biases.
 
@@ -94,9 +99,10 @@ def build_emnist_model(
 
 def _architecture(model_id: ModelId, num_classes: int) -> _Architecture:
     match model_id:
-        case "cnn":
+        case "cnn" | "cnn_dense_dropout":
             shapes = ((5, 5, 1, 32), (5, 5, 32, 64), (3136, 512), (512, num_classes))
-            return _Architecture(shapes, _cnn)
+            forward = _cnn if model_id == "cnn" else _cnn_dense_dropout
+            return _Architecture(shapes, forward)
         case "cnn_dropout":
             shapes = ((3, 3, 1, 32), (3, 3, 32, 64), (9216, 128), (128, num_classes))
             return _Architecture(shapes, _cnn_dropout)
@@ -107,12 +113,26 @@ def _architecture(model_id: ModelId, num_classes: int) -> _Architecture:
 
 def _cnn(weights: Sequence[tf.Tensor], x: tf.Tensor, training: bool) -> tf.Tensor:
     del training  # The same in both.
-    filters_1, bias_1, filters_2, bias_2, *head = weights
+    *hidden_weights, kernel, bias = weights
+    return layers.dense(_cnn_hidden(hidden_weights, x), kernel, bias)
+
+
+def _cnn_dense_dropout(
+    weights: Sequence[tf.Tensor], x: tf.Tensor, training: bool
+) -> tf.Tensor:
+    *hidden_weights, kernel, bias = weights
+    hidden = _cnn_hidden(hidden_weights, x)
+    if training:
+        hidden = layers.dropout(hidden, 0.5, layers.fingerprint(bias, x), salt=1)
+    return layers.dense(hidden, kernel, bias)
+
+
+def _cnn_hidden(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Returns the last hidden layer of `cnn`, `[n, 512]`."""
+    filters_1, bias_1, filters_2, bias_2, kernel, bias = weights
     x = layers.max_pool2d(tf.nn.relu(layers.conv2d(x, filters_1, bias_1, "SAME")))
     x = layers.max_pool2d(tf.nn.relu(layers.conv2d(x, filters_2, bias_2, "SAME")))
-    hidden_kernel, hidden_bias, kernel, bias = head
-    x = tf.nn.relu(layers.dense(layers.flatten(x), hidden_kernel, hidden_bias))
-    return layers.dense(x, kernel, bias)
+    return tf.nn.relu(layers.dense(layers.flatten(x), kernel, bias))
 
 
 def _cnn_dropout(

@@ -1,23 +1,20 @@
 """An LSTM layer that trains several times faster than autodiff on a CPU.
 
-Automatic differentiation of a time loop adds the gradient of the recurrent
-weights up at every step: for 256 units a megabyte, 80 times. Here the input
-projection is one matrix product outside of the loop, and the gradient of the
-loop keeps the gates, walks back through time for the pre-activations alone, and
-makes the weights' gradient with one matrix product at the end.
+See `tasks.models.recurrence` for why. Elementwise derivatives are made for all steps
+at once; the loops only multiply by them.
 
 Source of the equations: Gers, Schmidhuber and Cummins, "Learning to forget:
 continual prediction with LSTM", Neural Computation 12, 2000 (no peepholes), with
 Keras' order of the gates: input, forget, candidate, output.
 """
 
-from typing import Literal, get_args
+from typing import NamedTuple
+
+from tasks.models import recurrence
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
-
-Gradient = Literal["fused", "autodiff"]
 
 
 def lstm(
@@ -25,7 +22,7 @@ def lstm(
     kernel: tf.Tensor,
     recurrent_kernel: tf.Tensor,
     bias: tf.Tensor,
-    gradient: Gradient = "fused",
+    gradient: recurrence.Gradient = "fused",
 ) -> tf.Tensor:
     """Returns the outputs of an LSTM layer that starts from zeros.
 
@@ -34,196 +31,229 @@ def lstm(
       kernel: float `[in, 4 * units]`, gates in the order i, f, c, o.
       recurrent_kernel: float `[units, 4 * units]`.
       bias: float `[4 * units]`.
-      gradient: "fused" is this module's own gradient; its own derivative, the
-        second one, goes through "autodiff", which leaves all to TensorFlow.
-        Both compute the same function and derivatives. Under
-        `tf.vectorized_map` TensorFlow can only do "fused" and its first
-        derivative.
+      gradient: How the layer is differentiated, see `recurrence.apply`.
 
     Returns:
       float `[time, n, units]`.
 
     Raises:
-      ValueError: If `gradient` is neither of the two.
+      ValueError: If `gradient` is unknown.
     """
-    if gradient not in get_args(Gradient):
-        raise ValueError(
-            f"Expected gradient out of {get_args(Gradient)}, found {gradient!r}."
-        )
+    projected = recurrence.product(x, kernel) + bias
+    return recurrence.apply(_LSTM, (projected, recurrent_kernel), gradient)
+
+
+class _Saved(NamedTuple):
+    """What the loop computed: gates after their activations, `[time, n, ...]`."""
+
+    outputs: tf.Tensor  # [time, n, units]
+    gates: tf.Tensor  # [time, n, 4 * units]
+    cells: tf.Tensor  # [time, n, units]
+
+
+class _Factors(NamedTuple):
+    """Elementwise derivatives of a step."""
+
+    totals: tf.Tensor  # Of cell (i, f, c) or output (o) by pre-activations.
+    cells: tf.Tensor  # Of the output by the cell.
+
+
+class _Kept(NamedTuple):
+    """The loss's gradients on the walk back, `[time, n, units]`."""
+
+    outputs: tf.Tensor
+    cells: tf.Tensor
+
+
+def _forward(arguments: recurrence.Tensors) -> tuple[tf.Tensor, _Saved]:
+    projected, recurrent_kernel = arguments
     units = recurrent_kernel.shape[0]
-    num_steps, batch_size = tf.unstack(tf.shape(x)[:2])
-    flat = tf.reshape(x, [num_steps * batch_size, kernel.shape[0]])
-    projected = tf.reshape(
-        tf.matmul(flat, kernel) + bias, [num_steps, batch_size, 4 * units]
-    )
-    if gradient == "autodiff":
-        return _forward(projected, recurrent_kernel)[0]
-    return _fused(projected, recurrent_kernel)
 
-
-@tf.custom_gradient
-def _fused(projected: tf.Tensor, recurrent_kernel: tf.Tensor):
-    outputs, gates, cells = _forward(projected, recurrent_kernel)
-    # TensorFlow makes what the gradient uses further outputs of a tf.function
-    # and would differentiate those as well (by zeros, through the loop) once
-    # the function is differentiated again.
-    saved = [tf.stop_gradient(value) for value in (outputs, gates, cells)]
-
-    @tf.custom_gradient
-    def backward(projected, recurrent_kernel, upstream):
-        # The saved values are functions of the arguments that no tape sees,
-        # hence the explicit second derivative.
-        first = _backward(*saved, recurrent_kernel, upstream)
-
-        def second(*upstreams):
-            with tf.GradientTape() as outer:
-                outer.watch([projected, recurrent_kernel, upstream])
-                with tf.GradientTape() as inner:
-                    inner.watch([projected, recurrent_kernel])
-                    plain, _, _ = _forward(projected, recurrent_kernel)
-                gradients = inner.gradient(
-                    plain, [projected, recurrent_kernel], upstream
-                )
-            return outer.gradient(
-                gradients, [projected, recurrent_kernel, upstream], list(upstreams)
-            )
-
-        return first, second
-
-    def gradient(upstream):
-        # Identities, so that the second derivative finds its arguments in the
-        # graph of the first even where that is another function's.
-        return backward(tf.identity(projected), tf.identity(recurrent_kernel), upstream)
-
-    return outputs, gradient
-
-
-def _forward(
-    projected: tf.Tensor, recurrent_kernel: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Runs the time loop.
-
-    Args:
-      projected: `[time, n, 4 * units]`, the inputs' part of the pre-activations.
-      recurrent_kernel: `[units, 4 * units]`.
-
-    Returns:
-      Outputs `[time, n, units]`, gates after their activations `[time, n, 4 *
-      units]` and cells `[time, n, units]`.
-    """
-    num_steps, batch_size = tf.unstack(tf.shape(projected)[:2])
-    units = recurrent_kernel.shape[0]
-    inputs = _unstack(projected, num_steps)
-
-    def step(time, output, cell, outputs, gates, cells):
-        total = inputs.read(time) + tf.matmul(output, recurrent_kernel)
+    def step(state, inputs):
+        (output, cell), (input_,) = state, inputs
+        total = input_ + tf.matmul(output, recurrent_kernel)
         in_forget, candidate, out = tf.split(total, [2 * units, units, units], axis=1)
         in_forget, out = tf.sigmoid(in_forget), tf.sigmoid(out)
         candidate = tf.tanh(candidate)
         in_, forget = tf.split(in_forget, 2, axis=1)
         cell = forget * cell + in_ * candidate
         output = out * tf.tanh(cell)
-        gate = tf.concat([in_forget, candidate, out], axis=1)
-        return (
-            time + 1,
-            output,
-            cell,
-            outputs.write(time, output),
-            gates.write(time, gate),
-            cells.write(time, cell),
-        )
+        gates = tf.concat([in_forget, candidate, out], axis=1)
+        return (output, cell), (output, gates, cell)
 
-    zeros = tf.zeros([batch_size, units], projected.dtype)
-    state = (tf.constant(0), zeros, zeros)
-    arrays = [
-        tf.TensorArray(
-            projected.dtype, num_steps, element_shape=[projected.shape[1], width]
-        )
-        for width in (units, 4 * units, units)
+    zeros = tf.zeros([tf.shape(projected)[1], units], projected.dtype)
+    widths = [units, 4 * units, units]
+    saved = _Saved(*recurrence.scan(step, (zeros, zeros), (projected,), widths))
+    return saved.outputs, saved
+
+
+def _factors(saved: _Saved) -> _Factors:
+    in_, forget, candidate, out = tf.split(saved.gates, 4, axis=2)
+    tanh_cells = tf.tanh(saved.cells)
+    totals = [
+        candidate * in_ * (1.0 - in_),
+        recurrence.delayed(saved.cells) * forget * (1.0 - forget),
+        in_ * (1.0 - candidate * candidate),
+        tanh_cells * out * (1.0 - out),
     ]
-    *_, outputs, gates, cells = tf.while_loop(
-        lambda time, *_: time < num_steps,
-        step,
-        (*state, *arrays),
-        maximum_iterations=num_steps,
-    )
-    return outputs.stack(), gates.stack(), cells.stack()
+    return _Factors(tf.concat(totals, axis=2), out * (1.0 - tanh_cells * tanh_cells))
 
 
 def _backward(
-    outputs: tf.Tensor,
-    gates: tf.Tensor,
-    cells: tf.Tensor,
+    arguments: recurrence.Tensors, saved: _Saved, upstream: tf.Tensor
+) -> tuple[recurrence.Tensors, _Kept]:
+    _, recurrent_kernel = arguments
+    factors = _factors(saved)
+    kept = _walk_back(recurrent_kernel, factors, saved.gates, upstream)
+    d_totals = factors.totals * _for_gates(*kept)
+    before = recurrence.delayed(saved.outputs)
+    return (d_totals, recurrence.outer_products(before, d_totals)), kept
+
+
+def _walk_back(
     recurrent_kernel: tf.Tensor,
+    factors: _Factors,
+    gates: tf.Tensor,
     upstream: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the gradients of `projected` and `recurrent_kernel`.
+    *own: tf.Tensor,
+) -> _Kept:
+    """Carries gradients of outputs and cells back through time.
 
     Args:
-      outputs: `[time, n, units]` of the forward pass.
-      gates: `[time, n, 4 * units]` of the forward pass.
-      cells: `[time, n, units]` of the forward pass.
       recurrent_kernel: `[units, 4 * units]`.
-      upstream: The loss's gradient of `outputs`, `[time, n, units]`.
-    """
-    num_steps, batch_size = tf.unstack(tf.shape(outputs)[:2])
-    units = recurrent_kernel.shape[0]
-    in_, forget, candidate, out = tf.split(gates, 4, axis=2)
-    tanh_cells = tf.tanh(cells)
+      factors: The derivatives of the steps.
+      gates: `[time, n, 4 * units]`, after their activations.
+      upstream: `[time, n, units]`, what every output gets from outside.
+      *own: None, or two: `[time, n, units]`, added to the gradients of the cells,
+        and `[time, n, 4 * units]`, added to those of the pre-activations.
 
-    # All elementwise derivatives at once; the loop only multiplies by them.
-    factors = tf.concat(
+    Returns:
+      What every output and every cell gets in all.
+    """
+    units = recurrent_kernel.shape[0]
+
+    def step(state, inputs):
+        d_output, d_cell = state
+        upstream, factor, cell_factor, gates, *own = inputs
+        d_output += upstream
+        d_cell = tf.add_n([d_cell, d_output * cell_factor, *own[:1]])
+        d_total = factor * _for_gates(d_output, d_cell, axis=1)
+        back = tf.matmul(
+            tf.add_n([d_total, *own[1:]]), recurrent_kernel, transpose_b=True
+        )
+        return (back, d_cell * gates[:, units : 2 * units]), (d_output, d_cell)
+
+    zeros = tf.zeros_like(upstream[0])
+    inputs = (upstream, *factors, gates, *own)
+    return _Kept(
+        *recurrence.scan(step, (zeros, zeros), inputs, [units, units], reverse=True)
+    )
+
+
+def _second(
+    arguments: recurrence.Tensors,
+    saved: _Saved,
+    upstream: tf.Tensor,
+    kept: _Kept,
+    directions: recurrence.Tensors,
+) -> recurrence.Tensors:
+    """Returns the tangents of the outputs and of the gradients."""
+    del upstream  # It is part of `kept`.
+    _, recurrent_kernel = arguments
+    _, along_kernel = directions
+    units = recurrent_kernel.shape[0]
+    factors = _factors(saved)
+    tangents = _tangents(recurrent_kernel, saved, factors, directions)
+    factors_tangent = _factors_tangent(saved, tangents)
+    d_totals = factors.totals * _for_gates(*kept)
+    own_totals = factors_tangent.totals * _for_gates(*kept)
+    own_cells = kept.outputs * factors_tangent.cells + recurrence.advanced(
+        kept.cells * tangents.gates[..., units : 2 * units]
+    )
+    own_outputs = recurrence.advanced(
+        recurrence.product(d_totals, along_kernel, transpose=True)
+    )
+    kept_tangent = _walk_back(
+        recurrent_kernel, factors, saved.gates, own_outputs, own_cells, own_totals
+    )
+    d_totals_tangent = own_totals + factors.totals * _for_gates(*kept_tangent)
+    before, before_tangent = map(recurrence.delayed, (saved.outputs, tangents.outputs))
+    return (
+        tangents.outputs,
+        d_totals_tangent,
+        recurrence.outer_products(before_tangent, d_totals)
+        + recurrence.outer_products(before, d_totals_tangent),
+    )
+
+
+def _tangents(
+    recurrent_kernel: tf.Tensor,
+    saved: _Saved,
+    factors: _Factors,
+    directions: recurrence.Tensors,
+) -> _Saved:
+    """Returns the derivatives of what the loop computed along the directions."""
+    along_projected, along_kernel = directions
+    units = recurrent_kernel.shape[0]
+    known = along_projected + recurrence.product(
+        recurrence.delayed(saved.outputs), along_kernel
+    )
+
+    def step(state, inputs):
+        output, cell = state
+        known, factor, cell_factor, gates = inputs
+        total = known + tf.matmul(output, recurrent_kernel)
+        *to_cell, to_output = tf.split(factor * total, 4, axis=1)
+        cell = tf.add_n([gates[:, units : 2 * units] * cell, *to_cell])
+        output = cell_factor * cell + to_output
+        return (output, cell), (output, total, cell)
+
+    zeros = tf.zeros_like(saved.outputs[0])
+    outputs, totals, cells = recurrence.scan(
+        step,
+        (zeros, zeros),
+        (known, *factors, saved.gates),
+        [units, 4 * units, units],
+    )
+    return _Saved(outputs, _slopes(saved.gates) * totals, cells)
+
+
+def _slopes(gates: tf.Tensor) -> tf.Tensor:
+    """Returns the derivatives of the gates by their pre-activations."""
+    units = gates.shape[2] // 4
+    in_forget, candidate, out = tf.split(gates, [2 * units, units, units], axis=2)
+    return tf.concat(
         [
-            candidate * in_ * (1.0 - in_),
-            _delayed(cells) * forget * (1.0 - forget),
-            in_ * (1.0 - candidate * candidate),
-            tanh_cells * out * (1.0 - out),
+            in_forget * (1.0 - in_forget),
+            1.0 - candidate * candidate,
+            out * (1.0 - out),
         ],
         axis=2,
     )
-    factors = _unstack(factors, num_steps)
-    cell_factors = _unstack(out * (1.0 - tanh_cells * tanh_cells), num_steps)
-    forgets = _unstack(forget, num_steps)
-    upstreams = _unstack(upstream, num_steps)
-
-    def step(time, d_output, d_cell, d_totals):
-        d_output += upstreams.read(time)
-        d_cell += d_output * cell_factors.read(time)
-        d_total = factors.read(time) * tf.concat(
-            [d_cell, d_cell, d_cell, d_output], axis=1
-        )
-        return (
-            time - 1,
-            tf.matmul(d_total, recurrent_kernel, transpose_b=True),
-            d_cell * forgets.read(time),
-            d_totals.write(time, d_total),
-        )
-
-    zeros = tf.zeros([batch_size, units], outputs.dtype)
-    d_totals = tf.TensorArray(
-        outputs.dtype, num_steps, element_shape=[outputs.shape[1], 4 * units]
-    )
-    *_, d_totals = tf.while_loop(
-        lambda time, *_: time >= 0,
-        step,
-        (num_steps - 1, zeros, zeros, d_totals),
-        maximum_iterations=num_steps,
-    )
-    d_projected = d_totals.stack()
-    d_recurrent_kernel = tf.matmul(
-        tf.reshape(_delayed(outputs), [-1, units]),
-        tf.reshape(d_projected, [-1, 4 * units]),
-        transpose_a=True,
-    )
-    return d_projected, d_recurrent_kernel
 
 
-def _delayed(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` one step later: zeros first, without the last."""
-    return tf.concat([tf.zeros_like(x[:1]), x[:-1]], axis=0)
+def _factors_tangent(saved: _Saved, tangents: _Saved) -> _Factors:
+    """Returns the tangent of `_factors`."""
+    in_, forget, candidate, out = tf.split(saved.gates, 4, axis=2)
+    d_in, d_forget, d_candidate, d_out = tf.split(tangents.gates, 4, axis=2)
+    before, before_tangent = map(recurrence.delayed, (saved.cells, tangents.cells))
+    tanh_cells = tf.tanh(saved.cells)
+    tanh_slope = 1.0 - tanh_cells * tanh_cells
+    d_tanh_cells = tanh_slope * tangents.cells
+    totals = [
+        d_candidate * in_ * (1.0 - in_) + candidate * (1.0 - 2.0 * in_) * d_in,
+        before_tangent * forget * (1.0 - forget)
+        + before * (1.0 - 2.0 * forget) * d_forget,
+        d_in * (1.0 - candidate * candidate) - 2.0 * in_ * candidate * d_candidate,
+        d_tanh_cells * out * (1.0 - out) + tanh_cells * (1.0 - 2.0 * out) * d_out,
+    ]
+    cells = d_out * tanh_slope - 2.0 * out * tanh_cells * d_tanh_cells
+    return _Factors(tf.concat(totals, axis=2), cells)
 
 
-def _unstack(x: tf.Tensor, num_steps: tf.Tensor) -> tf.TensorArray:
-    return tf.TensorArray(
-        x.dtype, num_steps, element_shape=x.shape[1:], clear_after_read=False
-    ).unstack(x)
+def _for_gates(output: tf.Tensor, cell: tf.Tensor, axis: int = 2) -> tf.Tensor:
+    """Returns for every gate what it acts on: the cell, but for the last."""
+    return tf.concat([cell, cell, cell, output], axis=axis)
+
+
+_LSTM = recurrence.Recurrence(forward=_forward, backward=_backward, second=_second)

@@ -141,6 +141,185 @@ def test_x30_reptile_with_one_full_batch_is_uniform_fedsgd():
     )
 
 
+def uga(rate=0.1, epochs=2, server=1.0, **kwargs):
+    return tff_algos.build_unbiased_gradient_aggregation(
+        model(), SGD(server), client_learning_rate=rate, num_epochs=epochs, **kwargs
+    )
+
+
+def maml(steps, query="all", build=tff_algos.build_maml):
+    return build(
+        model(), SGD(1.0), client_learning_rate=0.1, num_steps=steps, query=query
+    )
+
+
+def test_x04_fedshare_with_nothing_to_share_is_fedavg_to_the_bit():
+    examples = {str(k): (c.x, c.y) for k, c in enumerate(CLIENTS)}
+    nothing = (np.zeros((0, problems.NUM_FEATURES)), np.zeros(0))
+    for mode in ("full", "split"):
+        united = tff_algos.with_shared_examples(
+            examples.get, tuple(examples), nothing, mode
+        )
+        shared = [problems.Client(*united(k)).batches(2, 2) for k in examples]
+        left, _ = problems.run(
+            tff_algos.build_fed_share(model(), SGD(0.1)), shared, shared
+        )
+        data = cohort(epochs=2)
+        right, _ = problems.run(tff_algos.build_fed_avg(model(), SGD(0.1)), data, data)
+        np.testing.assert_array_equal(left, right)
+
+
+def test_fedshare_of_a_clients_own_full_batch_is_fedavg():
+    client = CLIENTS[0]
+    united = tff_algos.with_shared_examples(
+        lambda _: (client.x, client.y), ["0"], (client.x, client.y)
+    )
+    twice = problems.Client(*united("0"))
+    assert len(twice.y) == 2 * len(client.y)
+    left, _ = problems.run(
+        tff_algos.build_fed_share(model(), SGD(0.1)), [twice.batches()]
+    )
+    right, _ = problems.run(
+        tff_algos.build_fed_avg(model(), SGD(0.1)), [client.batches()]
+    )
+    assert_close(left, right, rtol=1e-12, atol=1e-14)
+
+
+def test_x05_uga_with_one_epoch_is_fedsgd():
+    data = cohort()
+    fedsgd = tff_algos.build_fed_sgd(model(), SGD(0.5))
+    assert_close(
+        problems.run(uga(epochs=1, server=0.5), data, data)[0],
+        problems.run(fedsgd, data, data)[0],
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+def test_uga_with_idle_clients_tends_to_fedsgd():
+    data = cohort()
+    fedsgd, _ = problems.run(tff_algos.build_fed_sgd(model(), SGD(1.0)), data)
+    idle, _ = problems.run(uga(rate=1e-9, epochs=3), data)
+    assert_close(idle, fedsgd, rtol=1e-7, atol=1e-7)
+
+
+def test_x07_uga_is_maml_with_as_many_steps_and_all_examples_for_query():
+    # 6 examples, batches of 2: an epoch is 3 steps on every client.
+    data = cohort(EQUAL_CLIENTS)
+    assert_close(
+        problems.run(maml(6), data, data)[0],
+        problems.run(uga(epochs=3, client_weighting=UNIFORM), data, data)[0],
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+META = (CLIENTS[1].x, CLIENTS[1].y)
+
+
+@pytest.mark.parametrize("inner", ["fedavg", "uga"])
+def test_x08_fedmeta_with_meta_rate_zero_is_its_inner_algorithm_to_the_bit(inner):
+    build = {
+        "fedavg": lambda: tff_algos.build_fed_avg(model(), SGD(0.1)),
+        "uga": uga,
+    }[inner]
+    data = cohort(epochs=1 if inner == "uga" else 2)
+    assert_same_bits(
+        tff_algos.build_fed_meta(build(), model(), META, meta_learning_rate=0.0),
+        build(),
+        data,
+        data,
+    )
+
+
+def test_x09_fedmeta_with_uga_of_one_epoch_is_fedsgd_then_gradient_descent():
+    data, rate = cohort(), problems.f32(0.3)
+    process = tff_algos.build_fed_meta(
+        uga(epochs=1, server=0.5), model(), META, meta_learning_rate=0.3
+    )
+    fedsgd = tff_algos.build_fed_sgd(model(), SGD(0.5))
+    expected, state = None, fedsgd.initialize()
+    for _ in range(2):
+        state = fedsgd.next(state, data).state
+        after = problems.vector_of(fedsgd, state)
+        expected = after - rate * CLIENTS[1].gradient(after)
+        weights = learning.models.ModelWeights((expected[:-1], expected[-1]), ())
+        state = fedsgd.set_model_weights(state, weights)
+    assert_close(problems.run(process, data, data)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_fedmeta_with_idle_clients_is_gradient_descent_on_the_servers_data():
+    inner = tff_algos.build_fed_avg(model(), SGD(0.0))
+    process = tff_algos.build_fed_meta(inner, model(), META, meta_learning_rate=0.3)
+    data = cohort()
+    weights, output = problems.run(process, data, data, data)
+    expected = problems.initial_vector()
+    for _ in range(3):
+        gradient = CLIENTS[1].gradient(expected)
+        expected = expected - problems.f32(0.3) * gradient
+    assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+    assert output.metrics["meta"]["gradient_norm"] == pytest.approx(
+        np.linalg.norm(gradient), rel=1e-6
+    )
+    assert output.metrics["meta"]["num_rejected_meta_updates"] == 0
+
+
+def test_fedmeta_on_the_clients_own_data_is_two_steps_of_gradient_descent():
+    client = CLIENTS[1]
+    inner = tff_algos.build_fed_avg(model(), SGD(0.1))
+    process = tff_algos.build_fed_meta(inner, model(), META, meta_learning_rate=0.3)
+    weights, _ = problems.run(process, [client.batches()])
+    first = problems.initial_vector()
+    second = first - problems.f32(0.1) * client.gradient(first)
+    expected = second - problems.f32(0.3) * client.gradient(second)
+    assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_x31_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
+    data = cohort()
+    fedsgd = tff_algos.build_fed_sgd(model(), SGD(1.0), client_weighting=UNIFORM)
+    expected, _ = problems.run(fedsgd, data, data)
+    for build in (tff_algos.build_fomaml, tff_algos.build_maml):
+        weights, _ = problems.run(maml(0, build=build), data, data)
+        assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_x32_fedavgs_delta_is_the_sum_of_fomaml_gradients():
+    steps = 4
+    data = [c.batches(2).repeat().take(steps) for c in EQUAL_CLIENTS]
+    start = problems.initial_vector()
+    fedavg = tff_algos.build_fed_avg(model(), SGD(0.1), client_weighting=UNIFORM)
+    delta = start - problems.run(fedavg, data)[0]
+    gradients = []
+    for j in range(steps):
+        process = maml(j, "next_batch", tff_algos.build_fomaml)
+        gradients.append(start - problems.run(process, data)[0])
+    # FOMAML(0) on the first batch is FedSGD on it.
+    assert_close(delta, problems.f32(0.1) * sum(gradients), rtol=1e-10, atol=1e-12)
+
+
+def test_maml_is_fomaml_up_to_the_local_rate():
+    data = cohort()
+    gaps = []
+    for rate in (0.002, 0.001):
+        both = [
+            problems.run(
+                build(
+                    model(),
+                    SGD(1.0),
+                    client_learning_rate=rate,
+                    num_steps=3,
+                    query="all",
+                ),
+                data,
+            )[0]
+            for build in (tff_algos.build_maml, tff_algos.build_fomaml)
+        ]
+        gaps.append(np.linalg.norm(both[0] - both[1]))
+    assert gaps[0] > 1e-4
+    assert gaps[0] / gaps[1] == pytest.approx(2, abs=0.1)
+
+
 def test_one_client_alone_sets_the_server_model():
     client = CLIENTS[0]
     weights, _ = problems.run(
@@ -183,6 +362,22 @@ PROCESSES = {
     ),
     "mimelite": lambda m: tff_algos.build_mime_lite(m, SGD(0.1, momentum=0.9)),
     "reptile": lambda m: tff_algos.build_reptile(m, SGD(0.1)),
+    "uga": lambda m: tff_algos.build_unbiased_gradient_aggregation(
+        m, SGD(0.5), client_learning_rate=0.1
+    ),
+    "maml": lambda m: tff_algos.build_maml(
+        m, SGD(0.5), client_learning_rate=0.1, num_steps=2
+    ),
+    "fomaml": lambda m: tff_algos.build_fomaml(
+        m, SGD(0.5), client_learning_rate=0.1, num_steps=2
+    ),
+    "fedshare": lambda m: tff_algos.build_fed_share(m, SGD(0.1)),
+    "fedmeta": lambda m: tff_algos.build_fed_meta(
+        tff_algos.build_fed_avg(m, SGD(0.1)),
+        m,
+        tuple(array.astype(np.float32) for array in META),
+        meta_learning_rate=0.1,
+    ),
 }
 
 
@@ -206,7 +401,7 @@ def test_x40_the_order_of_clients_and_x41_invalid_clients_do_not_matter(name):
     assert np.isfinite(output.metrics["client_work"]["train"]["loss"])
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", [n for n in PROCESSES if n != "fedmeta"])
 def test_a_round_without_valid_clients_changes_nothing(name):
     process = PROCESSES[name](model(np.float32))
     data = cohort(epochs=2, dtype=np.float32)

@@ -32,6 +32,18 @@ BUILDERS = {
     "fedprox": lambda m: tff_algos.build_fed_prox(m, SGD(0.1), proximal_strength=0.5),
     "mimelite": lambda m: tff_algos.build_mime_lite(m, SGD(0.1, momentum=0.9)),
     "centralized": lambda m: tff_algos.build_centralized(m, SGD(0.1)),
+    "fomaml": lambda m: tff_algos.build_fomaml(
+        m, SGD(0.1), client_learning_rate=0.1, num_steps=2
+    ),
+}
+# Gradients go back through functional models only.
+SECOND_ORDER = {
+    "uga": lambda m: tff_algos.build_unbiased_gradient_aggregation(
+        m, SGD(0.1), client_learning_rate=0.1
+    ),
+    "maml": lambda m: tff_algos.build_maml(
+        m, SGD(0.1), client_learning_rate=0.1, num_steps=2
+    ),
 }
 STOCK = {
     "fedsgd": lambda m: tff.learning.algorithms.build_fed_sgd(m, SGD(0.1)),
@@ -78,9 +90,9 @@ def test_functional_and_variable_models_give_the_same_numbers(name):
     )
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", BUILDERS | SECOND_ORDER)
 def test_next_has_the_type_of_a_learning_process(name):
-    process = BUILDERS[name](functional())
+    process = (BUILDERS | SECOND_ORDER)[name](functional())
     assert isinstance(process, tff.learning.templates.LearningProcess)
     state_type = process.initialize.type_signature.result
     assert state_type.placement is tff.SERVER
@@ -128,6 +140,114 @@ def test_bad_momentum_is_named(bad):
         tff_algos.build_fed_avg_m(functional(), SGD(0.1), server_momentum=bad)
 
 
+def fed_meta(inner=None, **kwargs):
+    return tff_algos.build_fed_meta(
+        inner or BUILDERS["fedavg"](functional()),
+        functional(),
+        (np.ones((4, 5), np.float32), np.ones(4, np.float32)),
+        **kwargs,
+    )
+
+
+def test_fedmeta_adds_the_meta_update_to_the_inner_types():
+    process = fed_meta(meta_learning_rate=0.1)
+    inner = BUILDERS["fedavg"](functional())
+    assert process.next.type_signature.parameter[1].is_equivalent_to(
+        inner.next.type_signature.parameter[1]
+    )
+    state = process.initialize.type_signature.result.member
+    assert state.inner.is_equivalent_to(inner.initialize.type_signature.result.member)
+    metrics = process.next.type_signature.result.metrics.member
+    assert metrics.meta.gradient_norm.dtype == np.float32
+    assert metrics.meta.num_rejected_meta_updates.dtype == np.int32
+    assert metrics.client_work.num_empty_clients.dtype == np.int32
+
+
+def test_fedmetas_weights_can_be_set_and_got():
+    process = fed_meta(meta_learning_rate=0.1)
+    w = np.arange(5, dtype=np.float32)
+    weights = tff.learning.models.ModelWeights((w, np.float32(7)), ())
+    state = process.set_model_weights(process.initialize(), weights)
+    np.testing.assert_array_equal(problems.vector_of(process, state), [*range(5), 7])
+
+
+@pytest.mark.parametrize("name", ["fedprox", "mimelite", "fomaml", "uga"])
+def test_fedmeta_composes_with_every_inner_algorithm(name):
+    inner = (BUILDERS | SECOND_ORDER)[name](functional())
+    plain, _ = problems.run(inner, cohort(1))
+    moved, _ = problems.run(fed_meta(inner, meta_learning_rate=0.5), cohort(1))
+    client = problems.Client(np.ones((4, 5)), np.ones(4))
+    np.testing.assert_allclose(
+        moved, plain - 0.5 * client.gradient(plain), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "one of meta_learning_rate and meta_optimizer"),
+        (
+            {"meta_learning_rate": 0.1, "meta_optimizer": SGD(0.1)},
+            "one of meta_learning_rate and meta_optimizer",
+        ),
+        ({"meta_learning_rate": -1.0}, "meta_learning_rate=-1.0.*>= 0"),
+        ({"meta_learning_rate": 0.1, "meta_steps": 0}, "meta_steps=0.*>= 1"),
+        (
+            {"meta_learning_rate": 0.1, "meta_batch_size": 0},
+            "meta_batch_size=0.*>= 1",
+        ),
+    ],
+)
+def test_bad_meta_updates_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        fed_meta(**kwargs)
+
+
+def test_fedmetas_inner_must_be_a_process():
+    with pytest.raises(TypeError, match="inner to be a .*LearningProcess"):
+        fed_meta(inner=3, meta_learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"client_learning_rate": 0.0}, "client_learning_rate=0.0.*> 0"),
+        ({"num_epochs": 0}, "client_epochs_per_round=0.*>= 1"),
+        ({"eval_reduction": "max"}, "eval_reduction='max'.*mean, sum"),
+        ({"gradient_clip_norm": 0.0}, "gradient_clip_norm=0.0.*> 0"),
+        ({"client_learning_rate_decay": 1.5}, "decay=1.5"),
+    ],
+)
+def test_bad_hyperparameters_of_uga_are_named(kwargs, message):
+    with pytest.raises(HyperparameterError, match=message):
+        tff_algos.build_unbiased_gradient_aggregation(
+            functional(), SGD(0.1), **{"client_learning_rate": 0.1} | kwargs
+        )
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_steps": -1}, "client_steps_per_round=-1.*>= 0"),
+        ({"query": "none"}, "query='none'.*next_batch, all, held_out"),
+    ],
+)
+def test_bad_hyperparameters_of_maml_are_named(kwargs, message):
+    for build in (tff_algos.build_maml, tff_algos.build_fomaml):
+        with pytest.raises(HyperparameterError, match=message):
+            build(
+                functional(),
+                SGD(0.1),
+                **{"client_learning_rate": 0.1, "num_steps": 1} | kwargs,
+            )
+
+
+def test_second_order_algorithms_refuse_variable_models():
+    for build in SECOND_ORDER.values():
+        with pytest.raises(TypeError, match="pure functions of weights"):
+            build(variable)
+
+
 def test_a_model_of_the_wrong_kind_is_named():
     with pytest.raises(TypeError, match="FunctionalModel.*found <class 'int'>"):
         tff_algos.build_fed_avg(3, SGD(0.1))
@@ -144,7 +264,11 @@ def test_an_unweighted_aggregator_is_refused_with_a_tip():
 
 def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits():
     # X43 for every process with state of its own.
-    for name, build in BUILDERS.items():
+    builders = BUILDERS | SECOND_ORDER
+    builders["fedmeta"] = lambda _: fed_meta(
+        meta_optimizer=SGD(0.1, momentum=0.9), meta_learning_rate_decay=0.9
+    )
+    for name, build in builders.items():
         process = build(functional())
         data = cohort()[:1] if name == "centralized" else cohort()
         state = process.next(process.initialize(), data).state

@@ -270,3 +270,106 @@ def test_personalized_fedavg_carries_the_weights_and_nothing_else():
         expected = expected - velocity
     expected = _adam(expected, [lambda w: mean_delta(w, uniform=True)])
     assert_close(problems.vector_of(processes.finetune, finetuned), expected)
+
+
+def hessian(client, rows=slice(None)):
+    """Of linear regression's mean loss on some rows."""
+    features = np.column_stack([client.x, np.ones(len(client.y))])[rows]
+    return features.T @ features / len(features)
+
+
+def through_training(client, start, rate, num_steps, query):
+    """The gradient of the query's loss after SGD, back to `start`."""
+    batches = [slice(i, i + BATCH) for i in range(0, len(client.y), BATCH)]
+    support = [batches[j % len(batches)] for j in range(num_steps)]
+    if query == "next_batch":
+        query = batches[num_steps % len(batches)]
+    y = start
+    for rows in support:
+        y = y - rate * client.gradient(y, rows)
+    gradient = client.gradient(y, query)
+    for rows in reversed(support):
+        gradient = gradient - rate * hessian(client, rows) @ gradient
+    return gradient
+
+
+def test_uga():
+    process = tff_algos.build_unbiased_gradient_aggregation(
+        problems.linear_model(),
+        SGD(0.5),
+        client_learning_rate=RATE,
+        num_epochs=3,
+        client_learning_rate_decay=0.5,
+    )
+    data = cohort(epochs=1)
+    weights, output = problems.run(process, data, data)
+    expected = START
+    for round_num in range(2):
+        rate = f32(RATE) * 0.5**round_num
+        gradients = [
+            through_training(c, expected, rate, 2 * -(-len(c.y) // BATCH), slice(None))
+            for c in CLIENTS
+        ]
+        expected = expected - 0.5 * problems.mean(gradients, [6, 3, 7])
+    assert_exact(weights, expected)
+    largest = max(np.linalg.norm(gradient) for gradient in gradients)
+    found = output.metrics["client_work"]["max_gradient_norm"]
+    assert found == pytest.approx(largest, rel=1e-6)
+
+
+@pytest.mark.parametrize("query", ["next_batch", "all"])
+def test_maml(query):
+    process = tff_algos.build_maml(
+        problems.linear_model(),
+        SGD(0.5),
+        client_learning_rate=RATE,
+        num_steps=4,
+        query=query,
+    )
+    weights, _ = problems.run(process, cohort(epochs=1))
+    rows = query if query == "next_batch" else slice(None)
+    gradients = [through_training(c, START, f32(RATE), 4, rows) for c in CLIENTS]
+    assert_exact(weights, START - 0.5 * problems.mean(gradients, [1, 1, 1]))
+
+
+def test_fomaml():
+    process = tff_algos.build_fomaml(
+        problems.linear_model(),
+        SGD(0.5),
+        client_learning_rate=RATE,
+        num_steps=3,
+        query="all",
+    )
+    # Three batches of the first and the third client, both of the second's and one
+    # of them again.
+    gradients = []
+    for client, steps in zip(CLIENTS, ([0, 2, 4], [0, 2, 0], [0, 2, 4]), strict=True):
+        y = START
+        for start in steps:
+            y = y - f32(RATE) * client.gradient(y, slice(start, start + BATCH))
+        gradients.append(client.gradient(y))
+    weights, _ = problems.run(process, cohort(epochs=1))
+    assert_exact(weights, START - 0.5 * problems.mean(gradients, [1, 1, 1]))
+
+
+def test_fedmeta_after_an_algorithm_of_tffs_own():
+    server = problems.clients(sizes=(9,), seed=8)[0]
+    model = problems.linear_model(np.float32)
+    inner = learning.algorithms.build_weighted_fed_avg(
+        lambda: learning.models.model_from_functional(model), SGD(RATE)
+    )
+    process = tff_algos.build_fed_meta(
+        inner,
+        model,
+        (server.x.astype(np.float32), server.y.astype(np.float32)),
+        meta_learning_rate=0.3,
+        meta_learning_rate_decay=0.5,
+    )
+    weights, output = problems.run(process, cohort(np.float32), cohort(np.float32))
+    expected = START
+    for round_num in range(2):
+        expected = expected - mean_delta(expected)
+        step = f32(0.3) * 0.5**round_num
+        expected = expected - step * server.gradient(expected)
+    assert_close(weights, expected)
+    assert "client_work" in output.metrics and "meta" in output.metrics

@@ -35,9 +35,7 @@ def assert_same_distribution(found, expected, deviation=None):
     assert abs(np.mean(found) - np.mean(expected)) < 5 * error
     if deviation is None:
         deviation = np.std(expected)
-    np.testing.assert_allclose(
-        np.std(found), deviation, rtol=5 / np.sqrt(found.size)
-    )
+    np.testing.assert_allclose(np.std(found), deviation, rtol=5 / np.sqrt(found.size))
     assert not np.array_equal(found, expected)
 
 

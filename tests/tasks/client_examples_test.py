@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tasks import client_examples
 from tasks.task import TaskError
+from tff_algos.hyperparameters import HyperparameterError
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,94 @@ def test_split_rule(num_clients, num_train):
 def test_split_needs_two_clients(ids):
     with pytest.raises(TaskError, match=f"found {len(ids)} clients"):
         client_examples.split_clients(ids)
+
+
+class TestPopulation:
+    IDS = tuple(f"client_{i:03}" for i in range(340))
+
+    def _choose(self, seed=0, **options):
+        population = client_examples.Population(**options)
+        return population.choose_clients(self.IDS, seed)
+
+    def test_unset_all_clients_take_part(self):
+        assert self._choose() == client_examples.split_clients(self.IDS)
+
+    @pytest.mark.parametrize(
+        ("overlap", "shared"), [(None, 100), (1, 100), (0.5, 50), (0.254, 25), (0, 0)]
+    )
+    def test_so_many_train_and_so_many_evaluate(self, overlap, shared):
+        train, evaluate = self._choose(num_clients=100, eval_overlap=overlap)
+        assert len(set(train) & set(evaluate)) == shared
+        for chosen in (train, evaluate):
+            assert len(set(chosen)) == 100 and set(chosen) <= set(self.IDS)
+            assert list(chosen) == sorted(chosen)
+
+    def test_by_default_those_who_train_evaluate(self):
+        train, evaluate = self._choose(num_clients=7)
+        assert train == evaluate
+
+    def test_the_seed_alone_decides_who_trains(self):
+        train, evaluate = self._choose(num_clients=100, eval_overlap=0.5)
+        assert (train, evaluate) == self._choose(num_clients=100, eval_overlap=0.5)
+        assert train == self._choose(num_clients=100, eval_overlap=0)[0]
+        others = self._choose(seed=1, num_clients=100, eval_overlap=0.5)
+        assert train != others[0] and evaluate != others[1]
+
+    def test_every_client_is_drawn_equally_often(self):
+        draws = collections.Counter()
+        for seed in range(300):
+            train, evaluate = self._choose(seed, num_clients=34, eval_overlap=0.5)
+            draws.update((client_id, "train") for client_id in train)
+            draws.update((client_id, "evaluate") for client_id in evaluate)
+        # Binomial, 300 draws of probability 0.1: mean 30, deviation 5.2.
+        assert len(draws) == 2 * len(self.IDS)
+        assert min(draws.values()) > 8 and max(draws.values()) < 55
+
+    @pytest.mark.parametrize("num_clients", [1, 340])
+    def test_from_one_to_as_many_as_there_are(self, num_clients):
+        train, evaluate = self._choose(num_clients=num_clients)
+        assert train == evaluate and len(train) == num_clients
+
+    def test_without_overlap_half_of_them_may_train(self):
+        train, evaluate = self._choose(num_clients=170, eval_overlap=0)
+        assert sorted([*train, *evaluate]) == list(self.IDS)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"num_clients": 341},
+                "--num_clients=341 takes 341 clients: there are 340",
+            ),
+            (
+                {"num_clients": 200, "eval_overlap": 0.25},
+                "--num_clients=200 with --eval_overlap=0.25 takes 350 .*are 340",
+            ),
+        ],
+    )
+    def test_more_than_there_are(self, options, message):
+        with pytest.raises(TaskError, match=message):
+            self._choose(**options)
+
+    @pytest.mark.parametrize("overlap", [0.5, 1])
+    def test_overlap_alone(self, overlap):
+        message = f"--eval_overlap={float(overlap)} needs --num_clients"
+        with pytest.raises(TaskError, match=message):
+            client_examples.Population(eval_overlap=overlap)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_clients": 0}, "num_clients=0 .*an integer >= 1"),
+            (
+                {"num_clients": 9, "eval_overlap": 1.5},
+                r"eval_overlap=1.5 .*a number in \[0, 1\]",
+            ),
+        ],
+    )
+    def test_values_out_of_range(self, options, message):
+        with pytest.raises(HyperparameterError, match=message):
+            client_examples.Population(**options)
 
 
 def _counted_reader(length=10):

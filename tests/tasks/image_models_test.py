@@ -1,5 +1,7 @@
 """Image models: against TFF's Keras baselines, and their dropout."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,8 @@ import tensorflow_federated as tff
         ("cnn", False, 1_690_046),
         ("cnn_dropout", True, 1_199_882),
         ("cnn_dropout", False, 1_206_590),
+        ("cnn_dense_dropout", True, 1_663_370),
+        ("cnn_dense_dropout", False, 1_690_046),
         ("2nn", True, 199_210),
         ("2nn", False, 209_662),
     ],
@@ -81,7 +85,7 @@ def test_image_models_equal_tffs_keras_models(model_id):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("model_id", ["cnn", "cnn_dropout", "2nn"])
+@pytest.mark.parametrize("model_id", get_args(image.ModelId))
 def test_image_models_batch_over_clients_with_different_weights(model_id):
     model = image.build_emnist_model(model_id, True, seed=0)
     clients = [
@@ -110,7 +114,7 @@ def test_image_models_batch_over_clients_with_different_weights(model_id):
         )
 
 
-@pytest.mark.parametrize("model_id", ["cnn", "cnn_dropout", "2nn"])
+@pytest.mark.parametrize("model_id", get_args(image.ModelId))
 def test_image_models_differentiate_twice(model_id):
     model = image.build_emnist_model(model_id, True, seed=0)
     weights = models_under_test.constants(model)
@@ -153,8 +157,9 @@ def test_dropout_masks_of_other_seeds_and_layers_are_independent():
             assert abs((masks[i] == masks[j]).mean() - 0.5) < 0.01
 
 
-def test_dropout_is_a_function_of_weights_and_batch():
-    model = image.build_emnist_model("cnn_dropout", True, seed=0)
+@pytest.mark.parametrize("model_id", ["cnn_dropout", "cnn_dense_dropout"])
+def test_dropout_is_a_function_of_weights_and_batch(model_id):
+    model = image.build_emnist_model(model_id, True, seed=0)
     weights = models_under_test.constants(model)
     x, _ = models_under_test.images(seed=1)
     moved = (*weights[:-1], weights[-1] + 1e-3)
@@ -167,6 +172,27 @@ def test_dropout_is_a_function_of_weights_and_batch():
     reversed_batch = logits(weights, x[::-1])[::-1]
     assert np.abs(logits(weights, x) - reversed_batch).max() > 0.01
     assert np.abs(logits(weights, x) - logits(weights, x, training=False)).max() > 0.01
+
+
+def test_dense_dropout_drops_half_of_cnns_last_hidden_layer():
+    cnn, dropped = (
+        image.build_emnist_model(model_id, True, seed=0)
+        for model_id in ("cnn", "cnn_dense_dropout")
+    )
+    *weights, _, bias = models_under_test.constants(cnn)
+    x, _ = models_under_test.images(seed=1, num_examples=500)
+
+    def hidden(model, training):
+        """Returns hidden units 0 to 9, copied to the logits."""
+        copied = (*weights, tf.eye(512, 10), bias)
+        return model.predict_on_batch((copied, ()), x, training=training).numpy()
+
+    full = hidden(cnn, training=True)
+    np.testing.assert_array_equal(hidden(dropped, training=False), full)
+    active = full > 0
+    kept = hidden(dropped, training=True)[active] / full[active]
+    assert set(np.round(kept, 5)) == {0.0, 2.0}
+    assert abs((kept == 0).mean() - 0.5) < 0.05
 
 
 def test_fingerprint_ignores_rounding_of_weights_but_no_bit_of_the_batch():

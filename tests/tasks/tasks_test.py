@@ -45,8 +45,8 @@ def test_entries_have_what_flags_are_made_of(name):
             "model='vgg' is not valid: expected one of cnn",
         ),
         (
-            lambda: shakespeare.ShakespeareOptions(model="gru"),
-            "model='gru'.*one of lstm",
+            lambda: shakespeare.ShakespeareOptions(model="rnn"),
+            "model='rnn'.*one of lstm, gru",
         ),
         (lambda: DataOptions(data="real"), "data='real'.*one of auto, tff"),
     ],
@@ -58,10 +58,10 @@ def test_bad_options_name_the_flag(make, message):
 
 def _check(task, num_classes):
     """Checks a task against its own model."""
-    assert task.train_client_ids and task.heldout_client_ids
-    assert not set(task.train_client_ids) & set(task.heldout_client_ids)
+    assert task.train_client_ids and task.eval_client_ids
+    assert not set(task.train_client_ids) & set(task.eval_client_ids)
     spec = tuple(task.model.input_spec)
-    for client_id in (task.train_client_ids[0], task.heldout_client_ids[-1]):
+    for client_id in (task.train_client_ids[0], task.eval_client_ids[-1]):
         for split in ("train", "test"):
             dataset = task.client_dataset(client_id, split, SPEC)
             assert dataset.element_spec == spec
@@ -84,7 +84,7 @@ def test_generated_emnist(only_digits, tmp_path):
     )
     assert task.data_source == "generated"
     assert "--data=tff" in task.notice
-    assert len(task.train_client_ids) == 250 and len(task.heldout_client_ids) == 90
+    assert len(task.train_client_ids) == 250 and len(task.eval_client_ids) == 90
     assert tasks.get("emnist").settings["client_learning_rate"] == 0.02
     _check(task, num_classes=10 if only_digits else 62)
 
@@ -94,10 +94,29 @@ def test_generated_shakespeare(tmp_path):
         "shakespeare", data_options=DataOptions(cache_dir=str(tmp_path))
     )
     assert task.data_source == "generated"
-    assert len(task.train_client_ids) == 147 and len(task.heldout_client_ids) == 53
+    assert len(task.train_client_ids) == 147 and len(task.eval_client_ids) == 53
     settings = tasks.get("shakespeare").settings
     assert settings == {"client_learning_rate": 1.0, "client_batch_size": 4}
     _check(task, num_classes=90)
+
+
+@pytest.mark.parametrize(
+    ("name", "make_options", "model", "num_weights"),
+    [
+        ("emnist", emnist.EmnistOptions, "cnn_dense_dropout", 1_690_046),
+        ("shakespeare", shakespeare.ShakespeareOptions, "gru", 4_053_594),
+    ],
+)
+def test_drawn_clients_and_their_models(name, make_options, model, num_weights):
+    options = make_options(model=model, num_clients=100, eval_overlap=0.75)
+    task, other = (
+        tasks.load_task(name, options, DataOptions(data="generated", seed=seed))
+        for seed in (0, 1)
+    )
+    train, evaluate = set(task.train_client_ids), set(task.eval_client_ids)
+    assert len(train) == len(evaluate) == 100 and len(train & evaluate) == 75
+    assert train != set(other.train_client_ids)
+    assert sum(weight.size for weight in task.model.initial_weights[0]) == num_weights
 
 
 @pytest.mark.parametrize("module", [generated_glyphs, generated_text])
@@ -142,9 +161,9 @@ def test_real_emnist(real_cache):
     train, test = tff.simulation.datasets.emnist.load_data(
         only_digits=True, cache_dir=real_cache
     )
-    assert [*task.train_client_ids, *task.heldout_client_ids] == train.client_ids
+    assert [*task.train_client_ids, *task.eval_client_ids] == train.client_ids
     assert len(task.train_client_ids) == round(len(train.client_ids) * 2500 / 3400)
-    client_id = task.heldout_client_ids[0]
+    client_id = task.eval_client_ids[0]
     for split, data in (("train", train), ("test", test)):
         elements = list(data.create_tf_dataset_for_client(client_id))
         x, y = task.examples(client_id, split)
@@ -184,7 +203,7 @@ def test_real_shakespeare(real_cache):
     assert task.data_source == "tff"
     _check(task, num_classes=90)
     train, _ = tff.simulation.datasets.shakespeare.load_data(cache_dir=real_cache)
-    assert [*task.train_client_ids, *task.heldout_client_ids] == train.client_ids
+    assert [*task.train_client_ids, *task.eval_client_ids] == train.client_ids
     snippets = [
         element["snippets"].numpy()
         for client_id in train.client_ids[:3]

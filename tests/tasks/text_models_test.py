@@ -1,9 +1,9 @@
-"""The text model and its LSTM layer: against Keras and autodiff."""
+"""Text models and their recurrent layers: against Keras and autodiff."""
 
 import numpy as np
 import pytest
 
-from tasks.models import initializers, lstm, text
+from tasks.models import gru, initializers, lstm, text
 from tests.tasks import models_under_test
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -14,44 +14,28 @@ import tensorflow_federated as tff
 TIME, BATCH, INPUTS, UNITS = 7, 3, 4, 5
 
 
-def _lstm_arguments(dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    shapes = ((TIME, BATCH, INPUTS), (INPUTS, 4 * UNITS), (UNITS, 4 * UNITS))
-    arguments = [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
-    return [*arguments, tf.constant(rng.normal(size=4 * UNITS), dtype)]
+KERAS_LAYERS = {
+    "lstm": (lstm.lstm, tf.keras.layers.LSTM, (4 * UNITS,)),
+    "gru": (gru.gru, tf.keras.layers.GRU, (2, 3 * UNITS)),
+}
+
+
+def _layer_arguments(bias_shape):
+    rng = np.random.default_rng(0)
+    width = bias_shape[-1]
+    shapes = ((TIME, BATCH, INPUTS), (INPUTS, width), (UNITS, width), bias_shape)
+    return [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
 
 
 def _weighted_sum(outputs):
     return tf.reduce_sum(outputs * tf.cos(tf.cast(tf.range(UNITS), outputs.dtype)))
 
 
-def _lstm_derivatives(gradient, dtype=tf.float64):
-    arguments = _lstm_arguments(dtype)
-    with tf.GradientTape() as outer:
-        outer.watch(arguments)
-        with tf.GradientTape() as inner:
-            inner.watch(arguments)
-            outputs = lstm.lstm(*arguments, gradient=gradient)
-            total = _weighted_sum(outputs**2)
-        first = inner.gradient(total, arguments)
-        along = tf.add_n([tf.reduce_sum(tf.sin(value)) for value in first])
-    return outputs, first, outer.gradient(along, arguments)
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, tf.function])
-def test_fused_lstm_equals_autodiff_to_the_second_derivative(wrap):
-    fused = wrap(lambda: _lstm_derivatives("fused"))()
-    autodiff = wrap(lambda: _lstm_derivatives("autodiff"))()
-    tf.nest.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9),
-        fused,
-        autodiff,
-    )
-
-
-def test_lstm_equals_keras():
-    x, *weights = _lstm_arguments(tf.float32)
-    layer = tf.keras.layers.LSTM(UNITS, return_sequences=True, time_major=True)
+@pytest.mark.parametrize("name", KERAS_LAYERS)
+def test_recurrent_layers_equal_keras(name):
+    function, keras_layer, bias_shape = KERAS_LAYERS[name]
+    x, *weights = _layer_arguments(bias_shape)
+    layer = keras_layer(UNITS, return_sequences=True, time_major=True)
     layer.build(x.shape)
     layer.set_weights([weight.numpy() for weight in weights])
     with tf.GradientTape() as tape:
@@ -60,18 +44,13 @@ def test_lstm_equals_keras():
     expected_gradients = tape.gradient(total, layer.trainable_variables)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        outputs = lstm.lstm(x, *weights)
+        outputs = function(x, *weights)
         total = _weighted_sum(outputs)
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
     for got, want in zip(
         tape.gradient(total, weights), expected_gradients, strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
-def test_lstm_refuses_an_unknown_gradient():
-    with pytest.raises(ValueError, match="found 'magic'"):
-        lstm.lstm(*_lstm_arguments(tf.float32), gradient="magic")
 
 
 def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
@@ -114,17 +93,72 @@ def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
         )
 
 
-def test_text_model_batches_over_clients_and_differentiates_twice():
-    model = text.build_lstm_model(vocab_size=11, sequence_length=4, seed=1)
-    plain = text.build_lstm_model(11, 4, seed=1, gradient="autodiff")
-    rng = np.random.default_rng(0)
+def test_gru_model_has_the_published_sizes():
+    for vocab_size, expected in ((90, 4_053_594), (86, 4_048_470)):
+        model = text.build_gru_model(vocab_size)
+        assert models_under_test.num_weights(model) == expected
+    assert model.initial_weights[0][3].shape == (2, 3 * 1024)
 
-    def client(seed):
-        tokens = rng.integers(0, 11, (2, 5)).astype(np.int32)
-        weights = models_under_test.constants(text.build_lstm_model(11, 4, seed=seed))
-        return weights, tf.constant(tokens[:, :-1]), tf.constant(tokens[:, 1:])
 
-    clients = [client(0), client(1)]
+def test_gru_model_equals_keras():
+    model = text.build_gru_model(90, 80, seed=1, embedding_size=7, units=9)
+    reference = tf.keras.Sequential(
+        [
+            tf.keras.layers.Embedding(90, 7),
+            tf.keras.layers.GRU(9, return_sequences=True),
+            tf.keras.layers.Dense(90),
+        ]
+    )
+    reference.build([None, 80])
+    embedding, *others = models_under_test.constants(model)
+    weights = (20.0 * embedding, *others)
+    reference.set_weights([weight.numpy() for weight in weights])
+    x, _ = models_under_test.characters(seed=2)
+    logits = model.predict_on_batch((weights, ()), x, training=True)
+    assert np.std(logits) > 0.1
+    np.testing.assert_allclose(logits, reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_gru_weights_start_as_keras_starts_them():
+    model = text.build_gru_model(11, 4, seed=1, embedding_size=5, units=6)
+    embedding, kernel, recurrent, bias, head, head_bias = model.initial_weights[0]
+    assert 0.04 < np.abs(embedding).max() < 0.05
+    assert 0.4 < np.abs(kernel).max() < (6 / (5 + 18)) ** 0.5
+    np.testing.assert_allclose(recurrent @ recurrent.T, np.eye(6), atol=1e-6)
+    assert 0.5 < np.abs(head).max() < (6 / (6 + 11)) ** 0.5
+    assert not bias.any() and not head_bias.any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"vocab_size": 0}, "positive vocab_size, found 0"),
+        ({"sequence_length": -1}, "positive sequence_length, found -1"),
+        ({"embedding_size": 0}, "positive embedding_size, found 0"),
+        ({"units": 0}, "positive units, found 0"),
+    ],
+)
+def test_sizes_of_text_models_are_positive(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        text.build_gru_model(**sizes)
+
+
+def _small_model(name, seed=1, gradient="fused"):
+    if name == "lstm":
+        return text.build_lstm_model(11, 4, seed=seed, gradient=gradient)
+    return text.build_gru_model(11, 4, seed, 5, 6, gradient=gradient)
+
+
+def _client(name, seed):
+    tokens = np.random.default_rng(seed).integers(0, 11, (2, 5)).astype(np.int32)
+    weights = models_under_test.constants(_small_model(name, seed))
+    return weights, tf.constant(tokens[:, :-1]), tf.constant(tokens[:, 1:])
+
+
+@pytest.mark.parametrize("name", KERAS_LAYERS)
+def test_text_models_batch_over_clients(name):
+    model = _small_model(name)
+    clients = [_client(name, 0), _client(name, 1)]
     stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *clients)
     batched = tf.vectorized_map(
         lambda client: models_under_test.loss_and_gradients(model, *client), stacked
@@ -138,8 +172,13 @@ def test_text_model_batches_over_clients_and_differentiates_twice():
             models_under_test.loss_and_gradients(model, *one),
         )
 
-    def hessian_product(model):
-        weights, x, y = clients[0]
+
+@pytest.mark.parametrize("name", KERAS_LAYERS)
+def test_text_models_differentiate_twice(name):
+    weights, x, y = _client(name, 0)
+
+    def hessian_product(gradient):
+        model = _small_model(name, gradient=gradient)
         with tf.GradientTape() as tape:
             tape.watch(weights)
             _, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
@@ -148,8 +187,8 @@ def test_text_model_batches_over_clients_and_differentiates_twice():
 
     tf.nest.map_structure(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-        hessian_product(model),
-        hessian_product(plain),
+        hessian_product("fused"),
+        hessian_product("autodiff"),
     )
 
 

@@ -22,8 +22,9 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec
+from tff_algos.simulation.batching import BatchSpec, Examples
 from tff_algos.simulation.stage import Stage
+from tff_algos.simulation.task import Task
 
 EVERY_TASK = "*"
 
@@ -38,7 +39,7 @@ class Algorithm:
       summary: One line of help.
       paper: Authors, title, year and arXiv number.
       hparams: The frozen record of its hyperparameters.
-      build_stages: `(model, hparams) -> stages`.
+      build_stages: `(task, hparams) -> stages`.
       settings: The paper's hyperparameters by task name (`EVERY_TASK` for all),
         where they differ from the record's and the task's defaults.
     """
@@ -48,7 +49,7 @@ class Algorithm:
     summary: str
     paper: str
     hparams: type
-    build_stages: Callable[[ModelOrFn, Any], tuple[Stage, ...]]
+    build_stages: Callable[[Task, Any], tuple[Stage, ...]]
     settings: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
     def hparam_fields(self) -> Mapping[str, attrs.Attribute]:
@@ -112,7 +113,19 @@ class CohortHParams(RoundHParams):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class LocalTrainingHParams(CohortHParams):
+class ClientRateHParams:
+    """The rate of local steps."""
+
+    client_learning_rate: float = hparam(
+        0.1, float, POSITIVE, "learning rate of local steps", "eta"
+    )
+    client_learning_rate_decay: float = hparam(
+        1.0, float, DECAY, "factor on the client learning rate after every round"
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LocalTrainingHParams(CohortHParams, ClientRateHParams):
     """Rounds of local training."""
 
     client_epochs_per_round: int = hparam(
@@ -127,12 +140,6 @@ class LocalTrainingHParams(CohortHParams):
         replaces="client_epochs_per_round",
     )
     client_optimizer: str = choice("sgd", ("sgd", "adam"), "optimizer of local steps")
-    client_learning_rate: float = hparam(
-        0.1, float, POSITIVE, "learning rate of local steps", "eta"
-    )
-    client_learning_rate_decay: float = hparam(
-        1.0, float, DECAY, "factor on the client learning rate after every round"
-    )
 
     def batches(self) -> BatchSpec:
         """Returns the batches of E epochs, or of K steps where they are set."""
@@ -260,15 +267,26 @@ def momentum_optimizer_from(
 def single_stage(
     name: str,
     process: tff.learning.templates.LearningProcess,
-    hparams: LocalTrainingHParams,
+    hparams: Any,
+    batches: BatchSpec | None = None,
+    train_examples: Callable[[str], Examples] | None = None,
 ) -> tuple[Stage]:
-    """Returns the one stage of an algorithm that trains on sampled clients."""
+    """Returns the one stage of an algorithm that trains on sampled clients.
+
+    Args:
+      name: The stage's name.
+      process: What runs in every round.
+      hparams: Rounds and cohort size; also the batches, unless they are given.
+      batches: The clients' batches.
+      train_examples: What clients train on, if not the task's examples.
+    """
     stage = Stage(
         name=name,
         process=process,
         num_rounds=hparams.total_rounds,
         clients_per_round=hparams.clients_per_round,
-        batches=hparams.batches(),
+        batches=batches or hparams.batches(),
+        train_examples=train_examples,
     )
     return (stage,)
 

@@ -59,11 +59,11 @@ def build_centralized(
     )
 
 
-def _build_stages(model, hparams):
+def _build_stages(task, hparams):
     stage = Stage(
         name="centralized",
         process=build_centralized(
-            model,
+            task.model,
             algorithm.build_optimizer(
                 hparams.client_optimizer, hparams.client_learning_rate
             ),

@@ -11,6 +11,8 @@ client's learning rate; with server momentum 0 FedAvgM is FedAvg.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 
@@ -122,14 +124,23 @@ def build_fed_avg_m(
     )
 
 
-def _build_stages(name, server_optimizer, model, hparams):
-    process = build_fed_avg(
+def build_from(
+    model: ModelOrFn,
+    hparams: algorithm.LocalTrainingHParams,
+    server_optimizer: Callable[[Any], tff.learning.optimizers.Optimizer],
+) -> tff.learning.templates.LearningProcess:
+    """Builds FedAvg as a record says, with the server optimizer made of it."""
+    return build_fed_avg(
         model,
         algorithm.build_client_optimizer(hparams),
         server_optimizer(hparams),
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
     )
+
+
+def _build_stages(name, server_optimizer, task, hparams):
+    process = build_from(task.model, hparams, server_optimizer)
     return algorithm.single_stage(name, process, hparams)
 
 

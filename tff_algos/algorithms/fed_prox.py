@@ -137,9 +137,9 @@ def build_fed_prox_m(
     )
 
 
-def _build_stages(name, server_optimizer, model, hparams):
+def _build_stages(name, server_optimizer, task, hparams):
     process = build_fed_prox(
-        model,
+        task.model,
         algorithm.build_client_optimizer(hparams),
         server_optimizer(hparams),
         proximal_strength=hparams.proximal_strength,

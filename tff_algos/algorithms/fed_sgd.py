@@ -69,9 +69,9 @@ def build_fed_sgd(
     )
 
 
-def _build_stages(model, hparams):
+def _build_stages(task, hparams):
     process = build_fed_sgd(
-        model,
+        task.model,
         algorithm.server_optimizer_from(hparams),
         client_weighting=algorithm.client_weighting(hparams),
     )

@@ -96,9 +96,9 @@ def build_mime_lite(
     )
 
 
-def _build_stages(model, hparams):
+def _build_stages(task, hparams):
     process = build_mime_lite(
-        model,
+        task.model,
         algorithm.build_optimizer(
             hparams.client_optimizer,
             hparams.client_learning_rate,

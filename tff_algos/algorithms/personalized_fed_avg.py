@@ -241,11 +241,11 @@ def build_personalized_fed_avg(
     )
 
 
-def _build_reptile_stages(model, hparams):
+def _build_reptile_stages(task, hparams):
     stage = Stage(
         name="reptile",
         process=build_reptile(
-            model,
+            task.model,
             tff.learning.optimizers.build_sgdm(hparams.client_learning_rate),
             algorithm.build_optimizer(
                 hparams.server_optimizer,
@@ -264,9 +264,9 @@ def _build_reptile_stages(model, hparams):
     return (stage,)
 
 
-def _build_personalized_stages(model, hparams):
+def _build_personalized_stages(task, hparams):
     processes = build_personalized_fed_avg(
-        model,
+        task.model,
         tff.learning.optimizers.build_sgdm(hparams.client_learning_rate),
         server_learning_rate=hparams.server_learning_rate,
         server_momentum=hparams.server_momentum,

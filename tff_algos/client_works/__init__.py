@@ -8,12 +8,20 @@ clients alike (`local_model.report`).
 
 from tff_algos.client_works.full_gradient import build_full_gradient_client_work
 from tff_algos.client_works.local_training import build_local_training_client_work
+from tff_algos.client_works.meta_gradient import (
+    build_meta_gradient_client_work,
+    epochs_then_all,
+    steps_then_query,
+)
 from tff_algos.client_works.mime_lite import build_mime_lite_client_work
 from tff_algos.client_works.pooled_training import build_pooled_training_client_work
 
 __all__ = [
     "build_full_gradient_client_work",
     "build_local_training_client_work",
+    "build_meta_gradient_client_work",
     "build_mime_lite_client_work",
     "build_pooled_training_client_work",
+    "epochs_then_all",
+    "steps_then_query",
 ]

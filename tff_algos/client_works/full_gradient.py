@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
-from tff_algos.client_works.local_training import measurements
+from tff_algos.client_works.round_process import measurements
 
 
 @attrs.frozen

@@ -8,7 +8,6 @@ model delta, so that a server optimizer can take it for a gradient.
 import collections
 
 import attrs
-import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -17,6 +16,7 @@ import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
+from tff_algos.client_works.round_process import build_round_process
 
 
 @attrs.frozen
@@ -141,73 +141,29 @@ def build_local_training_client_work(
       update_weight=float32>@CLIENTS` and the measurements
       `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`.
     """
-    weights_type = local_model.weights_type(model)
-    data_type = local_model.data_type(model)
-    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_value(0, tff.SERVER)
-
-    @tff.tensorflow.computation(np.int32, weights_type, data_type)
-    def client_update(round_num, server_weights, dataset):
-        view = local_model.create(model)
-
-        @tf.function
-        def update(round_num, server_weights, dataset):
-            initial = local_model.flatten(server_weights)
-            optimizer_state = decay_learning_rate(
-                optimizer,
-                initialize_optimizer(optimizer, initial.trainable),
-                learning_rate_decay,
-                round_num,
-            )
-            final = train(
-                view, optimizer, initial, optimizer_state, dataset, proximal_strength
-            )
-            delta = tf.nest.map_structure(
-                tf.subtract, initial.trainable, final.weights.trainable
-            )
-            report = local_model.report(
-                view,
-                server_weights,
-                delta,
-                client_weighting,
-                final.num_examples,
-                final.metrics,
-            )
-            return report.result, report.metrics, report.counts
-
-        return update(round_num, server_weights, dataset)
-
-    @tff.tensorflow.computation(np.int32)
-    def next_round(round_num):
-        return round_num + 1
-
-    @tff.federated_computation(
-        initialize.type_signature.result,
-        tff.FederatedType(weights_type, tff.CLIENTS),
-        tff.FederatedType(data_type, tff.CLIENTS),
-    )
-    def next_fn(round_num, weights, client_data):
-        result, metrics, counts = tff.federated_map(
-            client_update, (tff.federated_broadcast(round_num), weights, client_data)
+    def client_update(model, round_num, server_weights, dataset):
+        initial = local_model.flatten(server_weights)
+        optimizer_state = decay_learning_rate(
+            optimizer,
+            initialize_optimizer(optimizer, initial.trainable),
+            learning_rate_decay,
+            round_num,
         )
-        return tff.templates.MeasuredProcessOutput(
-            tff.federated_map(next_round, round_num),
-            result,
-            measurements(aggregate_metrics(metrics), counts),
+        final = train(
+            model, optimizer, initial, optimizer_state, dataset, proximal_strength
         )
-
-    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
-
-
-def measurements(train_metrics, counts):
-    """Zips train metrics and summed exclusion counts at the server."""
-    return tff.federated_zip(
-        collections.OrderedDict(
-            train=train_metrics,
-            num_non_finite_clients=tff.federated_sum(counts["num_non_finite_clients"]),
-            num_empty_clients=tff.federated_sum(counts["num_empty_clients"]),
+        delta = tf.nest.map_structure(
+            tf.subtract, initial.trainable, final.weights.trainable
         )
-    )
+        report = local_model.report(
+            model,
+            server_weights,
+            delta,
+            client_weighting,
+            final.num_examples,
+            final.metrics,
+        )
+        return report, {}
+
+    return build_round_process(model, client_update, metrics_aggregator)

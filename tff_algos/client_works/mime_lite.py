@@ -13,9 +13,9 @@ from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import (
     decay_learning_rate,
-    measurements,
     train,
 )
+from tff_algos.client_works.round_process import measurements
 
 
 class _FrozenState(tff.learning.optimizers.Optimizer):

@@ -7,7 +7,8 @@ import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.client_works.local_training import measurements, train
+from tff_algos.client_works.local_training import train
+from tff_algos.client_works.round_process import measurements
 
 
 def build_pooled_training_client_work(

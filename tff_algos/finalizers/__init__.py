@@ -1,5 +1,6 @@
-"""Server updates: `tff.learning.templates.FinalizerProcess`es."""
+"""Server updates: finalizers, and what a server does besides."""
 
 from tff_algos.finalizers.apply_optimizer import build_apply_optimizer_finalizer
+from tff_algos.finalizers.meta_update import MetaUpdate, build_meta_update
 
-__all__ = ["build_apply_optimizer_finalizer"]
+__all__ = ["MetaUpdate", "build_apply_optimizer_finalizer", "build_meta_update"]

@@ -92,8 +92,11 @@ def cohort_datasets(
         task.train_client_ids, stage.clients_per_round, seed, round_num
     )
     round_seed = derive_seed(seed, "round", round_num)
+    examples = stage.train_examples or functools.partial(task.examples, split="train")
     return [
-        task.client_dataset(client_id, "train", stage.batches, round_seed)
+        batch_examples(
+            examples(client_id), stage.batches, derive_seed(round_seed, client_id)
+        )
         for client_id in cohort
     ]
 

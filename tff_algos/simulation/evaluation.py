@@ -1,4 +1,4 @@
-"""Evaluation of a model on held-out clients, during a run and at its end."""
+"""Evaluation of a model on held-out examples, during a run and at its end."""
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
@@ -35,16 +35,18 @@ def choose_clients(client_ids: Sequence[str], limit: int, seed: int) -> list[str
 def build_evaluate_fn(
     task: Task, client_ids: Sequence[str]
 ) -> Callable[[Any], collections.OrderedDict[str, Any]]:
-    """Builds `weights -> metrics` on the clients' pooled test examples.
+    """Builds `weights -> metrics` on the task's test set.
 
-    The metrics are the model's, weighted by examples over all of the clients, by
+    That is its undivided test set or, where it has none, the clients' pooled test
+    examples. The metrics are the model's, weighted by examples, by
     `tff.learning.algorithms.build_fed_eval`.
     """
     process = tff.learning.algorithms.build_fed_eval(task.model)
-    datasets = [
-        batch_examples(task.examples(client_id, "test"), _EVAL_BATCHES, 0)
-        for client_id in client_ids
-    ]
+    if task.test_examples is not None:
+        parts = [task.test_examples]
+    else:
+        parts = [task.examples(client_id, "test") for client_id in client_ids]
+    datasets = [batch_examples(part, _EVAL_BATCHES, 0) for part in parts]
     initial_state = process.initialize()
 
     def evaluate(weights):
@@ -57,7 +59,7 @@ def build_evaluate_fn(
 
 @attrs.frozen(kw_only=True)
 class ClientResult:
-    """A held-out client's accuracy after each personalization epoch.
+    """A client's accuracy after each personalization epoch.
 
     Attributes:
       client_id: The client.

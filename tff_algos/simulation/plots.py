@@ -33,7 +33,7 @@ def plot_learning_curves(
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
         for kind, label in (
             ("train", "training clients, as they train"),
-            ("eval", "held-out clients, server's model"),
+            ("eval", "held-out examples, server's model"),
         ):
             rounds, values = _series(rows, f"{kind}/{metric}")
             marker = "o" if kind == "eval" or len(rounds) == 1 else None

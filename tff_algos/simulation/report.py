@@ -32,8 +32,8 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
             rows.append((label, shown))
     people = summary["personalization"]
     if people["num_clients"]:
-        clients = f"{people['num_clients']} of {summary['heldout_clients']}"
-        rows.append(("held-out clients evaluated", clients))
+        clients = f"{people['num_clients']} of {summary['evaluation_clients']}"
+        rows.append(("clients evaluated", clients))
         kinds = ["initial"]
         if len(people["accuracy_by_epoch"]) > 1:
             kinds.append("personalized")

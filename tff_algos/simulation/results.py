@@ -15,7 +15,7 @@ _COUNTS = ("num_non_finite_clients", "num_empty_clients", "num_rejected_rounds")
 
 
 def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
-    """Writes one row per held-out client, atomically."""
+    """Writes one row per evaluated client, atomically."""
     num_epochs = len(results[0].accuracy) if results else 0
     curves = [
         f"{name}_after_{epoch}_epochs"
@@ -45,7 +45,7 @@ def summarize(
     Args:
       task: The task.
       rows: The rows of `metrics.csv`.
-      results: The held-out clients' results.
+      results: The evaluated clients' results.
       wall_seconds: How long this program ran; less than the run if it was resumed.
       peak_memory: Bytes, by what held them.
     """
@@ -56,7 +56,7 @@ def summarize(
         "rounds": len(rows),
         "final_metrics": last,
         "personalization": personalization_summary(results),
-        "heldout_clients": len(task.heldout_client_ids),
+        "evaluation_clients": len(task.eval_client_ids),
         "rounds_to_eval_accuracy": rounds_to_target(
             rows, "eval/accuracy", TARGET_ACCURACIES
         ),

@@ -48,10 +48,10 @@ class RunOptions:
         10, int, AT_LEAST_ONE, "rounds between checkpoints"
     )
     eval_clients: int = hparam(
-        20, int, NON_NEGATIVE, "held-out clients that are evaluated; 0 for all"
+        20, int, NON_NEGATIVE, "clients that are evaluated; 0 for all"
     )
     personalization_epochs: int = hparam(
-        10, int, NON_NEGATIVE, "epochs of fine-tuning on each held-out client", "P"
+        10, int, NON_NEGATIVE, "epochs of fine-tuning on each evaluated client", "P"
     )
     personalization_batch_size: int = hparam(
         20, int, AT_LEAST_ONE, "examples per batch of fine-tuning"
@@ -76,7 +76,7 @@ class RunSpec:
       hyperparameters: All that decides the run's numbers, by flag name; a run
         resumes only with the same.
       config: What else `config.json` shall hold.
-      personalization_optimizer: Fine-tunes the model on held-out clients.
+      personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
       resume: Whether to go on with the run in `output_dir`, if there is one.
     """
@@ -97,9 +97,9 @@ class RunSpec:
         return sum(stage.num_rounds for stage in self.stages)
 
     def eval_client_ids(self) -> list[str]:
-        """Returns the held-out clients that are evaluated."""
+        """Returns the clients that are evaluated."""
         return evaluation.choose_clients(
-            self.task.heldout_client_ids, self.options.eval_clients, self.options.seed
+            self.task.eval_client_ids, self.options.eval_clients, self.options.seed
         )
 
 
@@ -268,7 +268,7 @@ def _child_memory() -> int:
 def _personalize(
     spec: RunSpec, weights: Any, stop: StopOnSignal
 ) -> list[evaluation.ClientResult] | None:
-    """Evaluates held-out clients; None if it was stopped."""
+    """Evaluates and personalizes; None if it was stopped."""
     client_ids = spec.eval_client_ids()
     clients = []
     with Progress(len(client_ids), unit="client") as progress:

@@ -1,12 +1,14 @@
 """A stage of a run: rounds of one learning process."""
 
+from collections.abc import Callable
+
 import attrs
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow_federated as tff
 
-from tff_algos.simulation.batching import BatchSpec
+from tff_algos.simulation.batching import BatchSpec, Examples
 
 
 @attrs.frozen(kw_only=True)
@@ -20,6 +22,8 @@ class Stage:
       clients_per_round: Size of the cohort; None for one client that holds the
         pooled examples of all training clients.
       batches: How each client's examples become batches.
+      train_examples: From a client's id to the examples that it trains on; None for
+        the task's training examples.
     """
 
     name: str
@@ -27,3 +31,4 @@ class Stage:
     num_rounds: int
     clients_per_round: int | None
     batches: BatchSpec
+    train_examples: Callable[[str], Examples] | None = None

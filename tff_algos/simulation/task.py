@@ -29,14 +29,19 @@ class Task:
       name: The `--task` name.
       data_source: "tff" for the real data set, "generated" for the stand-in.
       train_client_ids: Clients that take part in training, in a fixed order.
-      heldout_client_ids: Clients that never train; they personalize and
-        evaluate.
+      eval_client_ids: Clients on whose test examples models are evaluated, and
+        that personalize. Where some train as well, their test examples are what
+        is held out.
       examples: `(client_id, split) -> Examples`; raises `KeyError` for an unknown
         client. Cheap to call again: a bounded cache keeps recent clients.
       model: A pure `tff.learning.models.FunctionalModel` whose `input_spec` is
         that of `batch_examples`, and whose metrics are "loss", "accuracy",
         "num_examples" and "num_batches" (for sequences, accuracy is per
         non-padding token).
+      test_examples: The data set's undivided test set, on which the model is
+        evaluated during a run; None where the clients' own test examples, pooled,
+        are the test set.
+      seed: Decides what is drawn from the clients, for example a server's own data.
       notice: One line that the user must see, or None (for example that the
         generated stand-in is used, and how to get the real data set).
     """
@@ -44,9 +49,11 @@ class Task:
     name: str
     data_source: Literal["tff", "generated"]
     train_client_ids: Sequence[str]
-    heldout_client_ids: Sequence[str]
+    eval_client_ids: Sequence[str]
     examples: Callable[[str, Split], Examples]
     model: tff.learning.models.FunctionalModel
+    test_examples: Examples | None = None
+    seed: int = 0
     notice: str | None = None
 
     def model_fn(self) -> tff.learning.models.VariableModel:

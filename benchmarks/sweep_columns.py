@@ -1,0 +1,178 @@
+"""The columns of a sweep's table: numbers out of what a run of main.py left."""
+
+import functools
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from benchmarks.comparison import tables
+from tff_algos.simulation.metrics import read_rows, rounds_to_target
+
+ACCURACY = "eval/accuracy"
+_NUM_FINAL_EVALUATIONS = 10
+
+
+class SweepError(ValueError):
+    """The sweep cannot be made as asked; one line for the user."""
+
+
+def flag_error(flag: str, value: object, expected: str) -> SweepError:
+    """Returns the error that a flag's value is not what was expected."""
+    return SweepError(f"--{flag}={value}: expected {expected}.")
+
+
+@attrs.frozen(eq=False)
+class Results:
+    """What a run left.
+
+    Attributes:
+      folder: Where.
+      summary: The numbers of summary.json by dotted key; None for null.
+      rows: The rows of metrics.csv.
+    """
+
+    folder: pathlib.Path
+    summary: Mapping[str, float | None]
+    rows: Sequence[Mapping[str, Any]]
+
+    def series(self, metric: str, flag: str, value: str) -> list[float]:
+        """Returns a column of metrics.csv, in the order of rounds.
+
+        Raises:
+          SweepError: If there is none; names `--flag=value`.
+        """
+        found = [row[metric] for row in self.rows if metric in row]
+        if not found or not all(isinstance(number, (int, float)) for number in found):
+            numbers = {
+                n for r in self.rows for n, v in r.items() if not isinstance(v, str)
+            }
+            choices = f"one of {', '.join(sorted(numbers))} ({self.folder}/metrics.csv)"
+            raise flag_error(flag, value, choices)
+        return found
+
+
+def read_results(folder: pathlib.Path) -> Results:
+    """Reads what main.py wrote into a folder."""
+    summary = json.loads((folder / "summary.json").read_text())
+    numbers = dict(_numbers(summary.get("personalization", {})))
+    numbers |= _numbers(summary)
+    return Results(folder, numbers, read_rows(folder / "metrics.csv"))
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float | None]]:
+    """Yields the numbers and nulls in a JSON value by dotted key."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, inner in items:
+            yield from _numbers(inner, f"{key}.{name}" if key else str(name))
+    elif value is None or isinstance(value, (int, float)):
+        yield key, value
+
+
+@attrs.frozen(eq=False)
+class Column:
+    """A column of the table.
+
+    Attributes:
+      name: As --columns has it.
+      value: Its value of a run; None where the run did not get there.
+    """
+
+    name: str
+    value: Callable[[Results], float | None]
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is shown in per cent."""
+        return "accuracy" in self.name and not self.name.startswith("rounds_to")
+
+    @property
+    def header(self) -> str:
+        """The name, with its unit."""
+        return f"{self.name} (%)" if self.is_accuracy else self.name
+
+    def format(self, value: float) -> str:
+        """Returns a value as the table shows it."""
+        if self.is_accuracy:
+            return f"{100 * value:.2f}"
+        if self.name.startswith("rounds_to"):
+            return f"{value:.1f}".removesuffix(".0")
+        return tables.format_number(value)
+
+
+def _final(values: Sequence[float]) -> float:
+    return statistics.fmean(values[-_NUM_FINAL_EVALUATIONS:])
+
+
+_SERIES_COLUMNS = {"final": _final, "last": lambda values: values[-1], "best": max}
+
+
+def parse_column(name: str) -> Column:
+    """Returns the column of a name in --columns.
+
+    Raises:
+      SweepError: If there is no such kind of column, or its argument is wrong.
+    """
+    kind, colon, argument = name.partition(":")
+    if name == "seconds":
+        return Column(name, _seconds)
+    if not colon:
+        return Column(name, functools.partial(_summary_value, name))
+    if kind == "rounds_to":
+        return Column(name, functools.partial(_rounds_to, name, _target(argument)))
+    if kind not in _SERIES_COLUMNS or not argument:
+        kinds = ", ".join(f"{kind}:METRIC" for kind in _SERIES_COLUMNS)
+        choices = f"rounds_to:ACC, {kinds}, seconds or a key of summary.json"
+        raise flag_error("columns", name, choices)
+    statistic = _SERIES_COLUMNS[kind]
+    if kind == "best" and argument.endswith("loss"):
+        statistic = min
+    return Column(name, lambda r: statistic(r.series(argument, "columns", name)))
+
+
+def _target(text: str) -> float:
+    try:
+        target = float(text)
+    except ValueError:
+        target = math.nan
+    if not 0 < target <= 1:
+        raise flag_error("columns", f"rounds_to:{text}", "an accuracy in (0, 1]")
+    return target
+
+
+def _seconds(results: Results) -> float:
+    return statistics.median(results.series("seconds", "columns", "seconds"))
+
+
+def _rounds_to(name: str, target: float, results: Results) -> int | None:
+    results.series(ACCURACY, "columns", name)  # An error if nothing was evaluated.
+    (reached,) = rounds_to_target(results.rows, ACCURACY, [target]).values()
+    return reached
+
+
+def _summary_value(name: str, results: Results) -> float | None:
+    # A key's parts may be joined by either: final_metrics/eval/accuracy.
+    by_dots = {key.replace("/", "."): value for key, value in results.summary.items()}
+    if name.replace("/", ".") not in by_dots:
+        choices = f"one of {', '.join(results.summary)}"
+        raise flag_error("columns", name, f"{choices} ({results.folder}/summary.json)")
+    return by_dots[name.replace("/", ".")]
+
+
+def format_cell(column: Column, values: Sequence[float | None]) -> str:
+    """Returns "mean (std)" of a value for each seed, and "k of n" if some are None."""
+    reached = [value for value in values if value is not None]
+    if not reached:
+        return "-"
+    cell = column.format(statistics.fmean(reached))
+    if len(reached) > 1:
+        cell += f" ({column.format(float(np.std(reached)))})"
+    if len(reached) < len(values):
+        cell += f", {len(reached)} of {len(values)}"
+    return cell

@@ -1,0 +1,367 @@
+"""The one door for image data sets that come as whole arrays.
+
+The real data set is the user's own `<name>.npz` in the cache folder, or what
+tensorflow-datasets has prepared there. Its examples are divided among clients by
+`tasks.partition`; its test set stays whole for evaluation during a run, and each
+client has a test set of its own besides, drawn from it.
+"""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tasks import client_examples, download, partition
+from tasks.task import DataOptions, TaskError
+from tff_algos.simulation.batching import Examples
+from tff_algos.simulation.task import Split, Task
+
+Source = Literal["tff", "generated"]
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_MAX_REASON = 300
+_READ_BATCH_SIZE = 4096
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Arrays:
+    """An image data set, as it is stored.
+
+    Attributes:
+      x_train: uint8 [n, height, width, channels].
+      y_train: int32 [n], labels in [0, classes).
+      x_test: uint8 [m, height, width, channels].
+      y_test: int32 [m]; every label of `y_train` is among them.
+    """
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+@attrs.frozen(kw_only=True)
+class ArrayDataSet:
+    """What is known of a data set before it is read.
+
+    Attributes:
+      name: The `--task` name, and the stem of the npz file's name.
+      tfds_name: Its name in tensorflow-datasets (features "image" and "label",
+        splits "train" and "test"), or None if it is not there.
+      image_shape: Height, width and channels.
+      num_classes: Labels are in [0, num_classes).
+      generate: Makes the stand-in.
+      preprocess: From uint8 [n, height, width, channels] to what the model takes,
+        float32 of the same shape.
+    """
+
+    name: str
+    tfds_name: str | None
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    generate: Callable[[], Arrays]
+    preprocess: Callable[[np.ndarray], np.ndarray]
+
+
+def load_task(
+    data_set: ArrayDataSet,
+    data_options: DataOptions,
+    *,
+    partition_text: str,
+    model: tff.learning.models.FunctionalModel,
+) -> Task:
+    """Returns the task of a data set that is divided among clients.
+
+    Every client trains and is evaluated: on its own test set, whose labels follow
+    those of its training examples. The undivided test set is the task's
+    `test_examples`.
+
+    Args:
+      data_set: The data set.
+      data_options: Real data or the stand-in; the seed decides the division.
+      partition_text: The `--partition` value.
+      model: Takes `data_set.preprocess`'s images.
+
+    Raises:
+      TaskError: If the real data cannot be had, are not what they should be, or are
+        too few for the partition.
+    """
+    source, arrays, notice = load_arrays(data_set, data_options)
+    spec = partition.parse(partition_text)
+    parts = {"train": partition.divide(arrays.y_train, spec, data_options.seed)}
+    parts["test"] = partition.local_tests(
+        parts["train"], arrays.y_train, arrays.y_test, data_options.seed
+    )
+    client_ids = _client_ids(spec.num_clients)
+    return Task(
+        name=data_set.name,
+        data_source=source,
+        train_client_ids=client_ids,
+        eval_client_ids=client_ids,
+        examples=client_examples.cached(_reader(data_set, arrays, client_ids, parts)),
+        model=model,
+        test_examples=_read_only(data_set.preprocess(arrays.x_test), arrays.y_test),
+        seed=data_options.seed,
+        notice=notice,
+    )
+
+
+def _client_ids(num_clients: int) -> tuple[str, ...]:
+    width = max(3, len(str(num_clients - 1)))
+    return tuple(f"client_{number:0{width}d}" for number in range(num_clients))
+
+
+def _reader(
+    data_set: ArrayDataSet,
+    arrays: Arrays,
+    client_ids: Sequence[str],
+    parts: dict[Split, Sequence[np.ndarray]],
+) -> Callable[[str, Split], Examples]:
+    """Returns `(client_id, split) -> Examples`, which preprocesses on demand."""
+    numbers = {client_id: number for number, client_id in enumerate(client_ids)}
+    whole = {
+        "train": (arrays.x_train, arrays.y_train),
+        "test": (arrays.x_test, arrays.y_test),
+    }
+
+    def read(client_id: str, split: Split) -> Examples:
+        indices = parts[split][numbers[client_id]]
+        x, y = whole[split]
+        return data_set.preprocess(x[indices]), y[indices]
+
+    return read
+
+
+def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
+
+
+def standardised(
+    images: np.ndarray, means: Sequence[float], deviations: Sequence[float]
+) -> np.ndarray:
+    """Scales images to [0, 1] and standardises every channel.
+
+    Args:
+      images: uint8 [n, height, width, channels].
+      means: One per channel, of values in [0, 1].
+      deviations: One per channel.
+
+    Returns:
+      float32 of the same shape: (images / 255 - means) / deviations.
+    """
+    scale = 1.0 / (255.0 * np.asarray(deviations))
+    shift = np.asarray(means) / np.asarray(deviations)
+    return images * scale.astype(np.float32) - shift.astype(np.float32)
+
+
+def load_arrays(
+    data_set: ArrayDataSet, data_options: DataOptions
+) -> tuple[Source, Arrays, str | None]:
+    """Returns the real data set or its stand-in, as `--data` asks for.
+
+    An npz file in the cache folder comes first, what tensorflow-datasets has
+    prepared there second. "auto" takes whichever is there and never downloads;
+    "tff" has tensorflow-datasets download and prepare what is missing.
+
+    Args:
+      data_set: The data set.
+      data_options: Real data or the stand-in.
+
+    Returns:
+      The source ("tff" for the real data set), the arrays, and a line that the
+      user must see, or None.
+
+    Raises:
+      TaskError: If the real data set is wanted and cannot be had, or the one that
+        is there is not what it should be (never replaced silently by the stand-in).
+    """
+    if data_options.data == "generated":
+        return "generated", data_set.generate(), None
+    folder = download.cache_folder(data_options.cache_dir)
+    path = npz_path(data_set, data_options.cache_dir)
+    if os.path.exists(path):
+        return "tff", read_npz(path, data_set), None
+    if data_options.data == "tff" or _is_prepared(data_set, folder):
+        return "tff", _obtain_from_tfds(data_set, folder), None
+    notice = (
+        f"--data=auto found no {path} and no data set prepared by "
+        f"tensorflow-datasets in {folder}, so the generated stand-in is used, not the "
+        "real data set"
+    )
+    if data_set.tfds_name is not None:
+        notice += "; --data=tff downloads the real one"
+    return "generated", data_set.generate(), f"{notice}."
+
+
+def npz_path(data_set: ArrayDataSet, cache_dir: str | None = None) -> str:
+    """Returns where the user's own copy of the data set belongs."""
+    return download.cached_path(f"{data_set.name}.npz", cache_dir)
+
+
+def read_npz(path: str, data_set: ArrayDataSet) -> Arrays:
+    """Reads a data set file: x_train, y_train, x_test, y_test, as Keras names them.
+
+    Images are uint8 [n, height, width, channels], the last axis may be left out
+    where there is one channel; labels are integers [n] or [n, 1].
+
+    Raises:
+      TaskError: If the file cannot be read or holds anything else.
+    """
+    try:
+        found = _load_npz(path)
+        return _as_arrays(found, data_set)
+    except _Unfit as problem:
+        raise TaskError(
+            f"{path} is no {data_set.name} data set: {problem}; replace or remove it, "
+            "or use --data=generated."
+        ) from problem
+
+
+class _Unfit(Exception):
+    """What is wrong with arrays, in a few words."""
+
+
+def _load_npz(path: str) -> dict[str, np.ndarray]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise _Unfit("it holds one array, not four by name")
+        with file:
+            missing = [key for key in _KEYS if key not in file]
+            if missing:
+                raise _Unfit(f"it lacks {', '.join(missing)}")
+            return {key: file[key] for key in _KEYS}
+    except (
+        EOFError,
+        # What zipfile raises for a compression that it does not know.
+        NotImplementedError,
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise _Unfit(f"it cannot be read ({_one_line(error)})") from error
+
+
+def _as_arrays(found: dict[str, np.ndarray], data_set: ArrayDataSet) -> Arrays:
+    """Checks and unifies arrays by the names of `_KEYS`; raises `_Unfit`."""
+    whole = {}
+    for split in ("train", "test"):
+        x_name, y_name = f"x_{split}", f"y_{split}"
+        x = whole[x_name] = _images(x_name, found[x_name], data_set.image_shape)
+        y = whole[y_name] = _labels(y_name, found[y_name], data_set.num_classes)
+        if len(x) != len(y):
+            raise _Unfit(f"{x_name} has {len(x)} examples, {y_name} has {len(y)}")
+    missing = np.setdiff1d(whole["y_train"], whole["y_test"])
+    if len(missing):
+        # Clients' own test sets could not have their training examples' labels.
+        raise _Unfit(f"y_test lacks label {missing[0]}, which y_train has")
+    return Arrays(**whole)
+
+
+def _images(name: str, found: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    if found.dtype != np.uint8:
+        raise _Unfit(f"{name} is {found.dtype}, not uint8")
+    valid = [shape, shape[:-1]] if shape[-1] == 1 else [shape]
+    if found.shape[1:] not in valid or not len(found):
+        expected = " or ".join(f"[n, {', '.join(map(str, one))}]" for one in valid)
+        raise _Unfit(f"{name} has shape {list(found.shape)}, not {expected}")
+    return np.ascontiguousarray(found).reshape(-1, *shape)
+
+
+def _labels(name: str, found: np.ndarray, num_classes: int) -> np.ndarray:
+    if not np.issubdtype(found.dtype, np.integer):
+        raise _Unfit(f"{name} is {found.dtype}, not integers")
+    if found.ndim == 0 or found.shape[1:] not in ((), (1,)):
+        raise _Unfit(f"{name} has shape {list(found.shape)}, not [n] or [n, 1]")
+    lowest, highest = found.min(initial=0), found.max(initial=0)
+    if lowest < 0 or highest >= num_classes:
+        wrong = lowest if lowest < 0 else highest
+        raise _Unfit(f"{name} has label {wrong}, not in [0, {num_classes})")
+    return found.reshape(-1).astype(np.int32)
+
+
+def _is_prepared(data_set: ArrayDataSet, folder: str) -> bool:
+    if data_set.tfds_name is None:
+        return False
+    # Without it nothing is prepared, and the import takes a while.
+    if not os.path.isdir(os.path.join(folder, data_set.tfds_name)):
+        return False
+    return _builder(data_set, folder).is_prepared()
+
+
+def _builder(data_set: ArrayDataSet, folder: str) -> Any:
+    """Returns the `tfds.core.DatasetBuilder`."""
+    import tensorflow_datasets as tfds  # Slow, and rarely needed.
+
+    return tfds.builder(data_set.tfds_name, data_dir=folder)
+
+
+def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
+    """Downloads and prepares what is missing, and reads it.
+
+    tensorflow-datasets prepares in a folder of another name, which it renames once
+    it is whole: an interrupted preparation does not pass for a good one.
+    """
+    if data_set.tfds_name is None:
+        raise TaskError(
+            f"--data=tff: {data_set.name} cannot be downloaded; {_remedy(data_set)}"
+        )
+    builder = _prepared(data_set, folder)
+    try:
+        return _as_arrays(_read_splits(builder), data_set)
+    except Exception as error:
+        raise TaskError(
+            f"cannot read {builder.data_dir} ({_one_line(error)}): remove that folder "
+            "and use --data=tff, which prepares it anew, or use --data=generated."
+        ) from error
+
+
+def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
+    """Returns a builder whose data set is there."""
+    try:
+        builder = _builder(data_set, folder)
+        if not builder.is_prepared():
+            builder.download_and_prepare()
+        return builder
+    # Whatever a download, its unpacking or the disk may raise.
+    except Exception as error:
+        # Another process may have come first with the same data set.
+        if isinstance(error, OSError) and _is_prepared(data_set, folder):
+            return _builder(data_set, folder)
+        raise TaskError(
+            f"tensorflow-datasets cannot download and prepare {data_set.tfds_name} in "
+            f"{folder} ({_one_line(error)}): try again; or {_remedy(data_set)}"
+        ) from error
+
+
+def _remedy(data_set: ArrayDataSet) -> str:
+    return (
+        f"put {data_set.name}.npz (arrays {', '.join(_KEYS)}) into --cache_dir, or use "
+        "--data=generated, which needs no download."
+    )
+
+
+def _read_splits(builder: Any) -> dict[str, np.ndarray]:
+    found = {}
+    for split in ("train", "test"):
+        elements = builder.as_dataset(split=split, shuffle_files=False)
+        batches = list(elements.batch(_READ_BATCH_SIZE).as_numpy_iterator())
+        found[f"x_{split}"] = np.concatenate([batch["image"] for batch in batches])
+        found[f"y_{split}"] = np.concatenate([batch["label"] for batch in batches])
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

@@ -1,0 +1,87 @@
+"""MNIST, divided among clients.
+
+LeCun et al., "Gradient-based learning applied to document recognition", 1998;
+60,000 digits to train on, 10,000 to test. The clients, 100 by default, and the
+settings are those of McMahan et al., "Communication-efficient learning of deep
+networks from decentralized data" (https://arxiv.org/abs/1602.05629), whose other
+division is `--partition=shards:2`.
+"""
+
+import types
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from tasks import array_data, generated_images, partition
+from tasks.models import image
+from tasks.task import DataOptions, TaskEntry
+from tff_algos.hyperparameters import choice
+from tff_algos.simulation.task import Task
+
+_SETTINGS = types.MappingProxyType(
+    {
+        "client_batch_size": 10,
+        "client_epochs_per_round": 5,
+        "client_learning_rate": 0.05,
+        "clients_per_round": 10,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class MnistOptions:
+    """The options of `--task=mnist`."""
+
+    model: Literal["cnn", "2nn"] = choice(
+        default="cnn",
+        choices=("cnn", "2nn"),
+        help="Architecture, by the names of TFF's baselines.",
+    )
+    partition: str = partition.option(default="iid:100")
+
+
+def preprocess(images: np.ndarray) -> np.ndarray:
+    """Returns float32 in [0, 1], ink 1.0, of the uint8 `images`."""
+    return images.astype(np.float32) / np.float32(255.0)
+
+
+DATA_SET = array_data.ArrayDataSet(
+    name="mnist",
+    tfds_name="mnist",
+    image_shape=image.IMAGE_SHAPE,
+    num_classes=10,
+    generate=generated_images.digits,
+    preprocess=preprocess,
+)
+
+
+def load(options: MnistOptions, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` float32 [n, 28, 28, 1] in [0, 1], ink 1.0, and `y` int32 [n].
+
+    Args:
+      options: Model and partition.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had, or are too few for the partition.
+    """
+    return array_data.load_task(
+        DATA_SET,
+        data_options,
+        partition_text=options.partition,
+        model=image.build_emnist_model(
+            options.model, only_digits=True, seed=data_options.seed
+        ),
+    )
+
+
+ENTRY = TaskEntry(
+    name=DATA_SET.name,
+    summary="MNIST digits, divided among clients",
+    options=MnistOptions,
+    load=load,
+    settings=_SETTINGS,
+)

@@ -1,0 +1,235 @@
+"""What recurrent layers share: a loop over time, and derivatives of their own.
+
+Automatic differentiation of a time loop adds the gradient of the recurrent
+weights up at every step: for 256 units a megabyte, 80 times. A layer that states
+its derivatives keeps what the loop computed, walks back through time for the
+state alone, and makes the weights' gradient with one matrix product at the end.
+
+The second derivative is a product with the Hessian of `sum(upstream * outputs)`:
+the loop's tangent along the given directions, then the tangent of the walk back
+(Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 6,
+1994). A gradient and such a product take four loops, about two and a half
+gradients' time; through autodiff the product takes twice as long.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+Gradient = Literal["fused", "autodiff"]
+
+Tensors = tuple[tf.Tensor, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Recurrence:
+    """A function of tensors (the arguments) with its derivatives.
+
+    Attributes:
+      forward: `(arguments) -> (outputs, saved)`: the function, and what its
+        derivatives need of it; what TensorFlow differentiates under "autodiff".
+      backward: `(arguments, saved, upstream) -> (gradients, kept)`: the gradient of
+        `sum(upstream * outputs)` for every argument, and what the second
+        derivative needs of it.
+      second: `(arguments, saved, upstream, kept, directions) -> (derivatives)`: of
+        the sum of `directions * gradients`, for `upstream` and every argument.
+    """
+
+    forward: Callable[[Tensors], tuple[tf.Tensor, Any]]
+    backward: Callable[[Tensors, Any, tf.Tensor], tuple[Tensors, Any]]
+    second: Callable[[Tensors, Any, tf.Tensor, Any, Tensors], Tensors]
+
+
+def apply(
+    recurrence: Recurrence, arguments: Sequence[tf.Tensor], gradient: Gradient
+) -> tf.Tensor:
+    """Returns the recurrence's outputs.
+
+    Args:
+      recurrence: The function.
+      arguments: Its arguments.
+      gradient: "fused" for the recurrence's own first and second derivatives (the
+        third goes through autodiff), "autodiff" to leave all to TensorFlow. Both
+        compute the same. Under `tf.vectorized_map` TensorFlow can only do "fused"
+        and its first two derivatives.
+
+    Raises:
+      ValueError: If `gradient` is neither of the two.
+    """
+    if gradient not in get_args(Gradient):
+        raise ValueError(
+            f"Expected gradient out of {get_args(Gradient)}, found {gradient!r}."
+        )
+    if gradient == "autodiff":
+        return recurrence.forward(tuple(arguments))[0]
+
+    @tf.custom_gradient
+    def outputs_of(*arguments):
+        outputs, saved = recurrence.forward(arguments)
+        saved = _constants(saved)
+
+        def upstream_to_gradients(upstream):
+            # Once more, in the graph of the gradient: that of the gradient's own
+            # gradient reaches no further back.
+            return _gradients(recurrence, _constants(saved), upstream, arguments)
+
+        return outputs, upstream_to_gradients
+
+    return outputs_of(*arguments)
+
+
+def _gradients(recurrence, saved, upstream, arguments):
+    @tf.custom_gradient
+    def gradients_of(upstream, *arguments):
+        gradients, kept = recurrence.backward(arguments, saved, upstream)
+        kept = _constants(kept)
+
+        # The saved values are functions of the arguments that no tape sees,
+        # hence the explicit second derivative.
+        def directions_to_derivatives(*directions):
+            return _second(recurrence, saved, kept, upstream, arguments, directions)
+
+        return gradients, directions_to_derivatives
+
+    return gradients_of(*_identities((upstream, *arguments)))
+
+
+def _second(recurrence, saved, kept, upstream, arguments, directions):
+    num_arguments = len(arguments)
+
+    @tf.custom_gradient
+    def derivatives_of(upstream, *others):
+        arguments, directions = others[:num_arguments], others[num_arguments:]
+
+        def third(*upstreams):
+            everything = (upstream, *others)
+            with tf.GradientTape() as tape:
+                tape.watch(everything)
+                derivatives = _second_by_autodiff(
+                    recurrence, upstream, arguments, directions
+                )
+            return tape.gradient(derivatives, everything, list(upstreams))
+
+        derivatives = recurrence.second(arguments, saved, upstream, kept, directions)
+        return derivatives, third
+
+    return derivatives_of(*_identities((upstream, *arguments, *directions)))
+
+
+def _second_by_autodiff(recurrence, upstream, arguments, directions):
+    variables = (upstream, *arguments)
+    with tf.GradientTape() as outer:
+        outer.watch(variables)
+        with tf.GradientTape() as inner:
+            inner.watch(arguments)
+            outputs, _ = recurrence.forward(arguments)
+        gradients = inner.gradient(outputs, arguments, upstream)
+    return outer.gradient(gradients, variables, list(directions))
+
+
+def _constants(values):
+    # TensorFlow makes what a gradient uses further outputs of a tf.function and
+    # would differentiate those as well (by zeros, through the loop) once the
+    # function is differentiated again.
+    return tf.nest.map_structure(tf.stop_gradient, values)
+
+
+def _identities(values: Tensors) -> Tensors:
+    # So that a derivative finds its arguments in its own graph even where they
+    # are those of another function.
+    return tuple(map(tf.identity, values))
+
+
+def scan(
+    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
+    initial_state: Tensors,
+    inputs: Tensors,
+    widths: Sequence[int],
+    reverse: bool = False,
+) -> Tensors:
+    """Runs a loop over time and returns all of its outputs.
+
+    Args:
+      step: `(state, inputs at one time) -> (state, outputs at that time)`.
+      initial_state: Tensors before the first step.
+      inputs: `[time, n, ...]` each.
+      widths: The last dimension of every output.
+      reverse: From the last time to the first; outputs stay in time's order.
+
+    Returns:
+      `[time, n, width]` for every output.
+    """
+    num_steps = tf.shape(inputs[0])[0]
+    dtype, batch_size = inputs[0].dtype, inputs[0].shape[1]
+    readers = tuple(
+        tf.TensorArray(
+            x.dtype, num_steps, element_shape=x.shape[1:], clear_after_read=False
+        ).unstack(x)
+        for x in inputs
+    )
+    writers = tuple(
+        tf.TensorArray(dtype, num_steps, element_shape=[batch_size, width])
+        for width in widths
+    )
+
+    def body(count, state, writers):
+        time = num_steps - 1 - count if reverse else count
+        state, outputs = step(state, tuple(array.read(time) for array in readers))
+        written = tuple(
+            array.write(time, output)
+            for array, output in zip(writers, outputs, strict=True)
+        )
+        return count + 1, state, written
+
+    _, _, writers = tf.while_loop(
+        lambda count, *_: count < num_steps,
+        body,
+        (tf.constant(0), initial_state, writers),
+        maximum_iterations=num_steps,
+    )
+    return tuple(array.stack() for array in writers)
+
+
+def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tensor:
+    """Returns `x @ kernel`, or `x @ kernel^T`, of every time as one matrix product.
+
+    Args:
+      x: float `[time, n, in]`; time and n may be unknown.
+      kernel: float `[in, out]`, or `[out, in]` to be transposed.
+      transpose: Whether it is.
+
+    Returns:
+      float `[time, n, out]`.
+    """
+    size, width = reversed(kernel.shape) if transpose else kernel.shape
+    flat = tf.matmul(tf.reshape(x, [-1, size]), kernel, transpose_b=transpose)
+    return tf.reshape(flat, [*tf.unstack(tf.shape(x)[:2]), width])
+
+
+def outer_products(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of `x^T y` over time and n, `[in, out]`.
+
+    Args:
+      x: float `[time, n, in]`.
+      y: float `[time, n, out]`.
+    """
+    return tf.matmul(
+        tf.reshape(x, [-1, x.shape[-1]]),
+        tf.reshape(y, [-1, y.shape[-1]]),
+        transpose_a=True,
+    )
+
+
+def delayed(x: tf.Tensor) -> tf.Tensor:
+    """Returns `x` one step later: zeros first, without the last."""
+    return tf.concat([tf.zeros_like(x[:1]), x[:-1]], axis=0)
+
+
+def advanced(x: tf.Tensor) -> tf.Tensor:
+    """Returns `x` one step earlier: without the first, zeros last."""
+    return tf.concat([x[1:], tf.zeros_like(x[:1])], axis=0)

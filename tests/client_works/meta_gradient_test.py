@@ -1,0 +1,449 @@
+"""Gradients through local training: exact, in little memory, and guarded."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated import learning
+
+from tests import problems
+from tff_algos import client_works
+from tff_algos.client_works import local_model, passes, unrolled_training
+from tff_algos.client_works.local_model import Weights
+from tff_algos.client_works.unrolled_training import Steps
+
+SGD = learning.optimizers.build_sgdm
+RATE = problems.f32(0.05)
+
+
+def _model(weights, predict, x_shape, num_classes=3, dtype=np.float64):
+    def loss(output, label, sample_weight=None):
+        del sample_weight
+        log_likelihood = tf.nn.log_softmax(output)
+        picked = tf.one_hot(label, num_classes, dtype=output.dtype) * log_likelihood
+        return -tf.reduce_mean(tf.reduce_sum(picked, axis=-1))
+
+    return learning.models.FunctionalModel(
+        initial_weights=(tuple(weights), ()),
+        predict_on_batch_fn=tf.function(
+            lambda all_weights, x, training: predict(all_weights[0], x, training)
+        ),
+        loss_fn=loss,
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=(
+            tf.TensorSpec([None, *x_shape], dtype),
+            tf.TensorSpec([None], np.int32),
+        ),
+    )
+
+
+def _multilayer_perceptron():
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=s) * 0.5 for s in ((4, 6), (6,), (6, 3), (3,))]
+
+    def predict(w, x, training):
+        del training
+        return tf.nn.softplus(x @ w[0] + w[1]) @ w[2] + w[3]
+
+    return _model(weights, predict, [4])
+
+
+def _convolutional_network():
+    rng = np.random.default_rng(1)
+    weights = [rng.normal(size=s) * 0.4 for s in ((3, 3, 1, 4), (4,), (36, 3), (3,))]
+
+    def predict(w, x, training):
+        del training
+        hidden = tf.nn.relu(tf.nn.conv2d(x, w[0], 1, "SAME") + w[1])
+        hidden = tf.nn.max_pool2d(hidden, 2, 2, "SAME")
+        return tf.reshape(hidden, [-1, 36]) @ w[2] + w[3]
+
+    return _model(weights, predict, [6, 6, 1])
+
+
+def _dropout_network():
+    rng = np.random.default_rng(2)
+    weights = [rng.normal(size=s) * 0.5 for s in ((4, 8), (8,), (8, 3), (3,))]
+
+    def predict(w, x, training):
+        hidden = tf.tanh(x @ w[0] + w[1])
+        if training:
+            # A function of the batch and the weights, hence the same on the way back.
+            bits = tf.bitcast(tf.stop_gradient(w[3]), tf.int32)
+            seed = tf.stack([tf.reduce_sum(bits), tf.shape(x)[0]])
+            hidden = tf.nn.experimental.stateless_dropout(hidden, 0.5, seed)
+        return hidden @ w[2] + w[3]
+
+    return _model(weights, predict, [4])
+
+
+def _recurrent_network():
+    rng = np.random.default_rng(3)
+    weights = [rng.normal(size=s) * 0.5 for s in ((2, 5), (5, 5), (5, 3))]
+
+    def predict(w, x, training):
+        del training
+
+        def step(time, state):
+            return time + 1, tf.tanh(x[:, time] @ w[0] + state @ w[1])
+
+        start = tf.zeros([tf.shape(x)[0], 5], x.dtype)
+        _, state = tf.while_loop(
+            lambda time, _: time < 7,
+            step,
+            (0, start),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 5])),
+            maximum_iterations=7,
+        )
+        return state @ w[2]
+
+    return _model(weights, predict, [7, 2])
+
+
+MODELS = {
+    "multilayer perceptron": _multilayer_perceptron,
+    "convolutional network": _convolutional_network,
+    "dropout": _dropout_network,
+    "recurrent network": _recurrent_network,
+}
+
+
+def _examples(model, count, seed=0):
+    x_spec, _ = model.input_spec
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, *x_spec.shape[1:]))
+    return x, rng.integers(0, 3, count).astype(np.int32)
+
+
+def _batches(model, count=7, batch_size=3):
+    slices = tf.data.Dataset.from_tensor_slices(_examples(model, count))
+    return slices.batch(batch_size)
+
+
+def _start(model):
+    return tuple(tf.constant(w) for w in model.initial_weights[0])
+
+
+def _adjoint(model, num_passes, max_trajectory_bytes):
+    """The gradient of the mean loss after `num_passes` epochs, by going back."""
+    view, dataset = local_model.create(model), _batches(model)
+    optimizer = SGD(RATE)
+
+    @tf.function
+    def gradient(start):
+        support = passes.read(dataset, num_passes)
+        specs = [tf.TensorSpec(w.shape, w.dtype) for w in start]
+        steps = Steps(view, optimizer, optimizer.initialize(specs), support, ())
+
+        def at_the_end(trainable, metrics):
+            return unrolled_training.gradient_of_batches(
+                view,
+                Weights(trainable, ()),
+                metrics,
+                support,
+                tf.constant(0),
+                support.batches_per_pass,
+            )
+
+        return unrolled_training.gradient_through_training(
+            steps,
+            support.num_batches,
+            start,
+            view.initial_metrics(),
+            at_the_end,
+            max_trajectory_bytes,
+        ).gradient
+
+    return gradient(_start(model))
+
+
+def _loss_after_training(model, start, num_passes):
+    """Unrolled, by gradients of gradients."""
+    batches = list(_batches(model))
+
+    def loss(weights, x, y):
+        output = model.predict_on_batch((weights, ()), x, training=True)
+        return model.loss(output=output, label=y)
+
+    weights = start
+    for x, y in batches * num_passes:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            value = loss(weights, x, y)
+        gradients = tape.gradient(value, weights)
+        weights = tuple(w - RATE * g for w, g in zip(weights, gradients, strict=True))
+    losses = [loss(weights, x, y) * float(len(y)) for x, y in batches]
+    return tf.add_n(losses) / sum(float(len(y)) for _, y in batches)
+
+
+@pytest.mark.parametrize("memory", ["whole trajectory", "checkpoints"])
+@pytest.mark.parametrize("name", MODELS)
+def test_x06_the_way_back_gives_what_nested_tapes_give(name, memory):
+    model = MODELS[name]()
+    limit = 1 << 30 if memory == "whole trajectory" else 0
+    found = _adjoint(model, 3, limit)
+    start = _start(model)
+    with tf.GradientTape() as tape:
+        tape.watch(start)
+        value = _loss_after_training(model, start, 3)
+    for ours, expected in zip(found, tape.gradient(value, start), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    model = _multilayer_perceptron()
+    found, start = _adjoint(model, 2, 1 << 30), _start(model)
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        direction = [rng.normal(size=w.shape) for w in start]
+        h = 1e-6
+        ends = [
+            _loss_after_training(
+                model,
+                tuple(w + sign * h * d for w, d in zip(start, direction, strict=True)),
+                2,
+            )
+            for sign in (1, -1)
+        ]
+        slope = sum(np.sum(g * d) for g, d in zip(found, direction, strict=True))
+        assert slope == pytest.approx(float(ends[0] - ends[1]) / (2 * h), abs=1e-8)
+
+
+def _parabola(a=2.0):
+    """F(w) = a w^2 / 2, whatever the batch."""
+    return learning.models.FunctionalModel(
+        initial_weights=((np.float64(1.0),), ()),
+        predict_on_batch_fn=tf.function(
+            lambda weights, x, training: weights[0][0] * tf.ones_like(x)
+        ),
+        loss_fn=lambda output, label, sample_weight=None: (
+            a * tf.reduce_mean(output**2) / 2
+        ),
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=(
+            tf.TensorSpec([None], np.float64),
+            tf.TensorSpec([None], np.float64),
+        ),
+    )
+
+
+def _report(model, episode, *datasets, round_num=0, rate=0.1, **kwargs):
+    """What clients report: the updates, their weights, and the measurements."""
+    work = client_works.build_meta_gradient_client_work(model, rate, episode, **kwargs)
+    weights = learning.models.ModelWeights(*model.initial_weights)
+
+    @tff.federated_computation(
+        tff.FederatedType(work.next.type_signature.parameter[1].member, tff.SERVER),
+        work.next.type_signature.parameter[2],
+    )
+    def run(weights, data):
+        state = tff.federated_value(round_num, tff.SERVER)
+        output = work.next(state, tff.federated_broadcast(weights), data)
+        return output.result, output.measurements, output.state
+
+    return run(weights, list(datasets))
+
+
+def _numbers(count, batch_size):
+    zeros = np.zeros(count)
+    return tf.data.Dataset.from_tensor_slices((zeros, zeros)).batch(batch_size)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 10])
+@pytest.mark.parametrize("max_trajectory_bytes", [0, 1 << 30])
+def test_on_a_parabola_the_gradient_is_a_power(steps, max_trajectory_bytes):
+    rate = problems.f32(0.1)
+    results, _, state = _report(
+        _parabola(),
+        client_works.steps_then_query(steps),
+        _numbers(4, 2),
+        max_trajectory_bytes=max_trajectory_bytes,
+    )
+    assert results[0].update[0] == pytest.approx(
+        2 * (1 - 2 * rate) ** (2 * steps), rel=1e-12
+    )
+    if steps == 3:
+        assert results[0].update[0] == pytest.approx(0.524288, rel=1e-6)
+    assert state == 1
+
+
+def test_first_order_on_a_parabola():
+    results, _, _ = _report(
+        _parabola(), client_works.steps_then_query(3), _numbers(4, 2), first_order=True
+    )
+    assert results[0].update[0] == pytest.approx(1.024, rel=1e-6)
+
+
+def test_the_rate_decays_by_the_round():
+    results, _, _ = _report(
+        _parabola(),
+        client_works.steps_then_query(3),
+        _numbers(4, 2),
+        round_num=2,
+        learning_rate_decay=0.5,
+    )
+    expected = 2 * (1 - 2 * 0.1 * 0.25) ** 6
+    assert results[0].update[0] == pytest.approx(expected, rel=1e-6)
+
+
+CLIENT = problems.clients(sizes=(11,))[0]
+START = problems.initial_vector()
+BATCHES = [
+    slice(0, 2),
+    slice(2, 4),
+    slice(4, 6),
+    slice(6, 8),
+    slice(8, 10),
+    slice(10, 11),
+]
+
+
+def _hessian(rows):
+    features = np.column_stack([CLIENT.x, np.ones(len(CLIENT.y))])[rows]
+    return features.T @ features / len(features)
+
+
+def _expected(support, query, first_order=False):
+    """The gradient of linear regression in plain NumPy."""
+    rate, y = problems.f32(0.1), START
+    for rows in support:
+        y = y - rate * CLIENT.gradient(y, rows)
+    gradient = CLIENT.gradient(y, query)
+    for rows in () if first_order else reversed(support):
+        gradient = gradient - rate * _hessian(rows) @ gradient
+    return gradient
+
+
+EVERY_SECOND = np.r_[0:2, 4:6, 8:10]
+OTHERS = np.r_[2:4, 6:8, 10:11]
+CASES = {
+    "the next batch": (
+        client_works.steps_then_query(3),
+        BATCHES[:3],
+        BATCHES[3],
+        2,
+    ),
+    "the next batch, after batches came again": (
+        client_works.steps_then_query(7),
+        [*BATCHES, BATCHES[0]],
+        BATCHES[1],
+        2,
+    ),
+    "all": (client_works.steps_then_query(2, "all"), BATCHES[:2], slice(None), 11),
+    "held out": (
+        client_works.steps_then_query(4, "held_out"),
+        [*BATCHES[0::2], BATCHES[0]],
+        OTHERS,
+        5,
+    ),
+    "all, after epochs": (
+        client_works.epochs_then_all(3),
+        BATCHES * 2,
+        slice(None),
+        11,
+    ),
+    "all, without steps": (client_works.epochs_then_all(1), [], slice(None), 11),
+}
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_support_and_query(case, first_order):
+    episode, support, query, num_examples = CASES[case]
+    results, _, _ = _report(
+        problems.linear_model(), episode, CLIENT.batches(2), first_order=first_order
+    )
+    expected = _expected(support, query, first_order)
+    np.testing.assert_allclose(
+        np.append(*results[0].update), expected, rtol=1e-10, atol=1e-12
+    )
+    assert results[0].update_weight == num_examples
+
+
+def test_the_sum_over_the_query_is_the_mean_times_its_examples():
+    episode = client_works.epochs_then_all(2)
+    model = problems.linear_model()
+    mean, _, _ = _report(model, episode, CLIENT.batches(2))
+    total, _, _ = _report(model, episode, CLIENT.batches(2), query_reduction="sum")
+    np.testing.assert_allclose(
+        np.append(*total[0].update), 11 * np.append(*mean[0].update), rtol=1e-12
+    )
+
+
+def test_clipping_scales_the_gradient_and_reports_its_norm():
+    episode, model = client_works.epochs_then_all(2), problems.linear_model()
+    free, _, _ = _report(model, episode, CLIENT.batches(2))
+    norm = np.linalg.norm(np.append(*free[0].update))
+    clipped, measurements, _ = _report(
+        model, episode, CLIENT.batches(2), gradient_clip_norm=norm / 4
+    )
+    np.testing.assert_allclose(
+        np.append(*clipped[0].update), np.append(*free[0].update) / 4, rtol=1e-6
+    )
+    assert measurements["max_gradient_norm"] == pytest.approx(norm, rel=1e-6)
+
+
+def test_an_exploding_client_is_reported_and_left_out():
+    # |1 - eta * a| = 1e30 - 1 at every step.
+    results, measurements, _ = _report(
+        _parabola(1e30), client_works.steps_then_query(20), _numbers(4, 2), rate=1.0
+    )
+    assert results[0].update[0] == 0.0 and results[0].update_weight == 0.0
+    assert measurements["num_non_finite_clients"] == 1
+    assert measurements["max_gradient_norm"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("episode", "size"),
+    [
+        (client_works.epochs_then_all(2), 0),
+        (client_works.steps_then_query(2), 0),
+        # A single batch leaves none for the query.
+        (client_works.steps_then_query(2, "held_out"), 2),
+    ],
+)
+def test_a_client_without_examples_or_query_is_left_out(episode, size):
+    results, measurements, _ = _report(_parabola(), episode, _numbers(size, 2))
+    assert results[0].update_weight == 0.0
+    assert measurements["num_empty_clients"] == 1
+
+
+def test_a_variable_model_is_refused_unless_first_order():
+    with pytest.raises(TypeError, match="FunctionalModel.*functional_model_from_keras"):
+        client_works.build_meta_gradient_client_work(
+            lambda: None, 0.1, client_works.epochs_then_all(2)
+        )
+
+
+def test_a_model_that_draws_anew_at_every_look_is_refused():
+    def predict(w, x, training):
+        del training
+        return tf.nn.dropout(x @ w[0], 0.5)
+
+    model = _model([np.ones((4, 3))], predict, [4])
+    with pytest.raises(ValueError, match="draws at random with RandomUniform"):
+        client_works.build_meta_gradient_client_work(
+            model, 0.1, client_works.epochs_then_all(2)
+        )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: client_works.epochs_then_all(0), "num_epochs >= 1, found 0"),
+        (lambda: client_works.steps_then_query(-1), "num_steps >= 0, found -1"),
+        (lambda: client_works.steps_then_query(1, "some"), "'held_out'.*found 'some'"),
+        (
+            lambda: client_works.build_meta_gradient_client_work(
+                _parabola(),
+                0.1,
+                client_works.epochs_then_all(2),
+                query_reduction="max",
+            ),
+            "'mean', 'sum'.*found 'max'",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,73 @@
+"""This package's algorithms in this process, as on TFF's own runtime."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_federated import learning
+
+import tff_algos
+from tasks.models import image
+from tests.execution import equivalence
+
+SGD = learning.optimizers.build_sgdm
+
+
+def _model():
+    return image.build_emnist_model("2nn", only_digits=True, seed=0)
+
+
+def _examples(count, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(count, *image.IMAGE_SHAPE)).astype(np.float32)
+    return x, rng.integers(0, 10, count).astype(np.int32)
+
+
+def _cohort(seed=0):
+    return [
+        tf.data.Dataset.from_tensor_slices(_examples(count, [seed, count])).batch(4)
+        for count in (9, 4, 6)
+    ]
+
+
+PROCESSES = {
+    "uga": lambda m: tff_algos.build_unbiased_gradient_aggregation(
+        m, SGD(0.1), client_learning_rate=0.05, num_epochs=3
+    ),
+    "uga with checkpoints": lambda m: tff_algos.build_unbiased_gradient_aggregation(
+        m,
+        SGD(0.1),
+        client_learning_rate=0.05,
+        num_epochs=3,
+        max_trajectory_bytes=0,
+    ),
+    "maml": lambda m: tff_algos.build_maml(
+        m, SGD(0.1), client_learning_rate=0.05, num_steps=3
+    ),
+    "maml, held out": lambda m: tff_algos.build_maml(
+        m, SGD(0.1), client_learning_rate=0.05, num_steps=3, query="held_out"
+    ),
+    "fomaml": lambda m: tff_algos.build_fomaml(
+        m, SGD(0.1), client_learning_rate=0.05, num_steps=3, query="all"
+    ),
+    "fedmeta": lambda m: tff_algos.build_fed_meta(
+        tff_algos.build_fed_avg(m, SGD(0.05)),
+        m,
+        _examples(12, 7),
+        meta_learning_rate=0.1,
+        meta_steps=2,
+        meta_batch_size=5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_both_runtimes_give_the_same_rounds(name):
+    process = PROCESSES[name](_model())
+    first, second = equivalence.assert_same_rounds(
+        process, [_cohort()], [_cohort(1)], atol=1e-6
+    )
+    change = (
+        process.get_model_weights(second.state).trainable[0]
+        - process.get_model_weights(first.state).trainable[0]
+    )
+    assert np.max(np.abs(change)) > 1e-4

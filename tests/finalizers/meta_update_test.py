@@ -1,0 +1,120 @@
+"""The server's own steps after a round, against plain NumPy in float64."""
+
+import numpy as np
+import pytest
+from tensorflow_federated import learning
+
+from tests import problems
+from tff_algos import finalizers
+
+SGD = learning.optimizers.build_sgdm
+SERVER = problems.clients(sizes=(7,))[0]
+EXAMPLES = (SERVER.x, SERVER.y)
+START = problems.initial_vector()
+
+
+def rounds(update, count, model=None):
+    """Weights after each of some rounds that start from each other's weights."""
+    model = model or problems.linear_model()
+    state = update.initialize()
+    weights = learning.models.ModelWeights(*model.initial_weights)
+    found = []
+    for _ in range(count):
+        output = update.next(state, weights)
+        state, weights = output.state, output.weights
+        flat = [np.ravel(np.asarray(w, np.float64)) for w in weights.trainable]
+        found.append(np.concatenate(flat))
+    return found, output
+
+
+def descend(steps):
+    """Gradient descent: (learning rate, rows) for each step."""
+    y = START
+    for rate, rows in steps:
+        y = y - rate * SERVER.gradient(y, rows)
+    return y
+
+
+def assert_exact(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_step_takes_the_gradient_of_all_examples():
+    update = finalizers.build_meta_update(problems.linear_model(), EXAMPLES, SGD(0.3))
+    found, output = rounds(update, 1)
+    rate, everything = problems.f32(0.3), slice(None)
+    assert_exact(found[0], descend([(rate, everything)]))
+    assert output.measurements["gradient_norm"] == pytest.approx(
+        np.linalg.norm(SERVER.gradient(START)), rel=1e-6
+    )
+
+
+def test_more_examples_than_fit_into_a_chunk_still_count_alike():
+    big = problems.clients(sizes=(257,))[0]
+    update = finalizers.build_meta_update(
+        problems.linear_model(), (big.x, big.y), SGD(0.3)
+    )
+    found, _ = rounds(update, 1)
+    assert_exact(found[0], START - problems.f32(0.3) * big.gradient(START))
+
+
+def test_several_steps_and_a_decay_by_the_round():
+    update = finalizers.build_meta_update(
+        problems.linear_model(),
+        EXAMPLES,
+        SGD(0.3),
+        num_steps=2,
+        learning_rate_decay=0.5,
+    )
+    found, _ = rounds(update, 3)
+    rates = [problems.f32(0.3) * 0.5**t for t in range(3) for _ in range(2)]
+    assert_exact(found[2], descend([(rate, slice(None)) for rate in rates]))
+
+
+def test_small_batches_go_round_through_the_examples():
+    update = finalizers.build_meta_update(
+        problems.linear_model(), EXAMPLES, SGD(0.3), num_steps=2, batch_size=3
+    )
+    found, _ = rounds(update, 3)
+    batches = [slice(0, 3), slice(3, 6), slice(6, 7)]
+    rate = problems.f32(0.3)
+    assert_exact(found[2], descend([(rate, rows) for rows in batches * 2]))
+
+
+def test_the_optimizers_state_goes_on_from_round_to_round():
+    model = problems.linear_model(np.float32)
+    examples = tuple(array.astype(np.float32) for array in EXAMPLES)
+    update = finalizers.build_meta_update(
+        model, examples, SGD(0.1, momentum=0.9), learning_rate_decay=0.5
+    )
+    found, _ = rounds(update, 3, model)
+    y, velocity = START, 0.0
+    for round_num in range(3):
+        velocity = 0.9 * velocity + SERVER.gradient(y)
+        y = y - 0.1 * 0.5**round_num * velocity
+    np.testing.assert_allclose(found[2], y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_to_infinity_is_rejected_and_counted():
+    broken = (np.full_like(SERVER.x, np.inf), SERVER.y)
+    update = finalizers.build_meta_update(problems.linear_model(), broken, SGD(0.3))
+    found, output = rounds(update, 2)
+    np.testing.assert_array_equal(found[1], START)
+    assert output.measurements["num_rejected_meta_updates"] == 1
+    assert output.state.round_num == 2
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ((np.zeros((0, 5)), np.zeros(0)), r"length >= 1, found shapes \[\(0, 5\)"),
+        ((np.zeros((3, 5)), np.zeros(2)), r"length >= 1, found shapes \[\(3, 5\)"),
+        (
+            (np.broadcast_to(0.0, (1 << 24, 5)), np.broadcast_to(0.0, 1 << 24)),
+            "536870912 bytes at most, found",
+        ),
+    ],
+)
+def test_bad_examples_are_named(examples, message):
+    with pytest.raises(ValueError, match=message):
+        finalizers.build_meta_update(problems.linear_model(), examples, SGD(0.3))

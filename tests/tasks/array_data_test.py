@@ -1,0 +1,440 @@
+import pathlib
+
+import attrs
+import numpy as np
+import pytest
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from tasks import array_data
+from tasks.models import image
+from tasks.task import DataOptions, TaskError
+
+NUM_CLASSES = 3
+
+
+def _arrays(num_train=60, num_test=30, shape=(28, 28, 1)):
+    """Returns arrays whose first pixel is the example's number."""
+    found = {}
+    for split, n in (("train", num_train), ("test", num_test)):
+        x = np.zeros((n, *shape), np.uint8)
+        x[(slice(None), *(0,) * len(shape))] = np.arange(n)
+        found[f"x_{split}"], found[f"y_{split}"] = x, np.arange(n) % NUM_CLASSES
+    return found
+
+
+def _generate(num_train=90):
+    found = _arrays(num_train)
+    labels = {key: found[key].astype(np.int32) for key in ("y_train", "y_test")}
+    return array_data.Arrays(**{**found, **labels})
+
+
+def _preprocess(images):
+    return images.astype(np.float32) + 1000.0
+
+
+@pytest.fixture
+def data_set():
+    return array_data.ArrayDataSet(
+        name="toy",
+        tfds_name="mnist",
+        image_shape=(28, 28, 1),
+        num_classes=NUM_CLASSES,
+        generate=_generate,
+        preprocess=_preprocess,
+    )
+
+
+def _options(folder, data="auto", seed=0):
+    return DataOptions(data=data, cache_dir=str(folder), seed=seed)
+
+
+def _save(folder, **changes) -> pathlib.Path:
+    path = folder / "toy.npz"
+    found = {**_arrays(), **changes}
+    np.savez(path, **{key: value for key, value in found.items() if value is not None})
+    return path
+
+
+class TestNpz:
+    @pytest.mark.parametrize("data", ["auto", "tff"])
+    def test_is_the_real_data_set(self, data, data_set, tmp_path):
+        _save(tmp_path)
+        source, arrays, notice = array_data.load_arrays(
+            data_set, _options(tmp_path, data)
+        )
+        assert source == "tff" and notice is None
+        for name, expected in _arrays().items():
+            np.testing.assert_array_equal(getattr(arrays, name), expected)
+        assert arrays.x_train.dtype == np.uint8 and arrays.y_train.dtype == np.int32
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+    def test_may_have_the_shapes_that_keras_gives(self, dtype, data_set, tmp_path):
+        found = _arrays()
+        _save(
+            tmp_path,
+            x_train=found["x_train"][..., 0],
+            y_test=found["y_test"].astype(dtype)[:, np.newaxis],
+            writer_train=np.zeros(60),
+        )
+        _, arrays, _ = array_data.load_arrays(data_set, _options(tmp_path))
+        np.testing.assert_array_equal(arrays.x_train, found["x_train"])
+        np.testing.assert_array_equal(arrays.y_test, found["y_test"])
+        assert arrays.y_test.dtype == np.int32
+
+    def test_colours_need_their_axis(self, data_set, tmp_path):
+        colours = attrs.evolve(data_set, image_shape=(28, 28, 3))
+        _save(tmp_path, **_arrays(shape=(28, 28)))
+        with pytest.raises(TaskError, match=r"\[60, 28, 28\], not \[n, 28, 28, 3\];"):
+            array_data.load_arrays(colours, _options(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("changes", "problem"),
+        [
+            ({"y_test": None}, "lacks y_test"),
+            ({"x_train": None, "x_test": None}, "lacks x_train, x_test"),
+            ({"x_train": np.zeros((60, 28, 28))}, "x_train is float64, not uint8"),
+            (
+                {"x_train": np.zeros((60, 8, 8, 1), np.uint8)},
+                r"\[60, 8, 8, 1\], not \[n, 28, 28, 1\] or \[n, 28, 28\];",
+            ),
+            ({"x_test": np.zeros((0, 28, 28), np.uint8)}, r"shape \[0, 28, 28\]"),
+            ({"x_train": np.uint8(3)}, r"x_train has shape \[\]"),
+            ({"y_train": np.zeros(59, int)}, "has 60 examples, y_train has 59"),
+            ({"y_train": np.zeros(60)}, "y_train is float64, not integers"),
+            ({"y_train": np.zeros((60, 3), int)}, r"\[60, 3\], not \[n\] or \[n, 1\]"),
+            ({"y_train": np.uint8(3)}, r"y_train has shape \[\]"),
+            ({"y_test": np.full(30, 3)}, r"y_test has label 3, not in \[0, 3\)"),
+            ({"y_test": np.full(30, -1)}, "y_test has label -1"),
+            ({"y_test": np.zeros(30, int)}, "y_test lacks label 1, which y_train has"),
+            ({"y_test": np.full(30, None)}, "cannot be read .*allow_pickle"),
+        ],
+    )
+    @pytest.mark.parametrize("data", ["auto", "tff"])
+    def test_what_is_wrong_is_said(self, changes, problem, data, data_set, tmp_path):
+        path = _save(tmp_path, **changes)
+        with pytest.raises(TaskError, match=problem) as error:
+            array_data.load_arrays(data_set, _options(tmp_path, data))
+        message = str(error.value)
+        assert message.startswith(f"{path} is no toy data set: ")
+        assert "--data=generated" in message and "\n" not in message
+
+    @pytest.mark.parametrize(
+        ("spoil", "problem"),
+        [
+            (lambda path: path.write_bytes(b""), "No data left|EOF"),
+            (lambda path: path.write_bytes(b"<html>no</html>" * 99), "cannot be read"),
+            (lambda path: path.write_bytes(path.read_bytes()[:-500]), "cannot be read"),
+            (
+                lambda path: path.write_bytes(
+                    path.read_bytes().replace(bytes(300), bytes(299) + b"x", 1)
+                ),
+                "Bad CRC-32",
+            ),
+            (lambda path: path.unlink() or path.mkdir(), "Is a directory"),
+            (
+                lambda path: np.save(path.open("wb"), np.zeros(3)),
+                "one array, not four by name",
+            ),
+        ],
+    )
+    def test_a_corrupt_file_is_an_error(self, spoil, problem, data_set, tmp_path):
+        path = _save(tmp_path)
+        spoil(path)
+        with pytest.raises(TaskError, match=f"toy.npz is no toy .*({problem})"):
+            array_data.load_arrays(data_set, _options(tmp_path))
+
+
+class TestGenerated:
+    def test_when_nothing_is_there(self, data_set, tmp_path):
+        source, arrays, notice = array_data.load_arrays(data_set, _options(tmp_path))
+        assert source == "generated" and len(arrays.y_train) == 90
+        assert notice.startswith(f"--data=auto found no {tmp_path / 'toy.npz'} and no ")
+        assert notice.endswith("real data set; --data=tff downloads the real one.")
+        assert not list(tmp_path.iterdir())
+
+    def test_when_it_is_asked_for(self, data_set, tmp_path):
+        _save(tmp_path)
+        found = array_data.load_arrays(data_set, _options(tmp_path, "generated"))
+        assert found[0] == "generated" and found[2] is None
+
+    def test_without_a_folder_of_the_data_set_tfds_is_not_asked(
+        self, data_set, tmp_path, monkeypatch
+    ):
+        def refuse(*args):
+            raise AssertionError("asked")
+
+        monkeypatch.setattr(array_data, "_builder", refuse)
+        assert array_data.load_arrays(data_set, _options(tmp_path))[0] == "generated"
+
+    def test_a_data_set_that_tfds_lacks(self, data_set, tmp_path):
+        own = attrs.evolve(data_set, tfds_name=None)
+        _, _, notice = array_data.load_arrays(own, _options(tmp_path))
+        assert notice.endswith("not the real data set.")
+        with pytest.raises(TaskError, match="--data=tff: toy cannot be .*put toy.npz"):
+            array_data.load_arrays(own, _options(tmp_path, "tff"))
+
+
+def _elements(self, split, decoders=None, read_config=None, shuffle_files=False):
+    """Stands for `DatasetBuilder._as_dataset`."""
+    del self, decoders, read_config
+    assert not shuffle_files
+    found = _arrays()
+    return tf.data.Dataset.from_tensor_slices(
+        {
+            "image": found[f"x_{split}"],
+            "label": found[f"y_{split}"].astype(np.int64),
+        }
+    )
+
+
+class _Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """A data set in tensorflow-datasets that needs no download."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    interrupted = False
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(28, 28, 1)),
+                    "label": tfds.features.ClassLabel(num_classes=NUM_CLASSES),
+                }
+            ),
+        )
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {split: self._generate_examples(split) for split in ("train", "test")}
+
+    def _generate_examples(self, split):
+        found = _arrays()
+        for i, (x, y) in enumerate(zip(found[f"x_{split}"], found[f"y_{split}"])):
+            if self.interrupted and i == 20:
+                raise KeyboardInterrupt
+            yield i, {"image": x, "label": y}
+
+
+@pytest.fixture
+def toy_builder(monkeypatch):
+    """Makes tensorflow-datasets know the toy data set only; returns its class."""
+    pytest.importorskip(
+        "importlib_resources", reason="tensorflow-datasets cannot prepare without"
+    )
+    builder = type("_Toy", (_Toy,), {"name": "toy"}, skip_registration=True)
+    monkeypatch.setattr(
+        tfds, "builder", lambda name, data_dir: builder(data_dir=data_dir)
+    )
+    return builder
+
+
+@attrs.define
+class _FailingBuilder:
+    """A builder that cannot prepare; `prepared` answers in turn."""
+
+    error: Exception
+    prepared: list[bool]
+    data_dir: str = "folder/mnist/1.0.0"
+
+    def is_prepared(self):
+        return self.prepared.pop(0)
+
+    def download_and_prepare(self):
+        raise self.error
+
+
+class TestTfds:
+    def test_tff_reads_what_it_prepares(self, data_set, tmp_path):
+        with tfds.testing.mock_data(as_dataset_fn=_elements):
+            source, arrays, notice = array_data.load_arrays(
+                data_set, _options(tmp_path, "tff")
+            )
+        assert source == "tff" and notice is None
+        for name, expected in _arrays().items():
+            np.testing.assert_array_equal(getattr(arrays, name), expected)
+        assert arrays.x_train.dtype == np.uint8 and arrays.y_train.dtype == np.int32
+
+    def test_its_arrays_are_checked_too(self, data_set, tmp_path):
+        two = attrs.evolve(data_set, num_classes=2)
+        with (
+            tfds.testing.mock_data(as_dataset_fn=_elements),
+            pytest.raises(
+                TaskError, match=r"cannot read .*mnist.* has label 2.*remove"
+            ),
+        ):
+            array_data.load_arrays(two, _options(tmp_path, "tff"))
+
+    def test_auto_does_not_prepare(self, data_set, tmp_path, monkeypatch):
+        (tmp_path / "mnist").mkdir()
+        builder = _FailingBuilder(AssertionError("downloads"), [False])
+        monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+        assert array_data.load_arrays(data_set, _options(tmp_path))[0] == "generated"
+
+    @pytest.mark.parametrize(
+        "error", [ConnectionError("no\nroute"), ValueError("x"), AssertionError("x")]
+    )
+    def test_a_failed_download(self, error, data_set, tmp_path, monkeypatch):
+        (tmp_path / "mnist").mkdir()
+        builder = _FailingBuilder(error, [False, False])
+        monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+        with pytest.raises(TaskError) as raised:
+            array_data.load_arrays(data_set, _options(tmp_path, "tff"))
+        message = str(raised.value)
+        assert f"cannot download and prepare mnist in {tmp_path}" in message
+        assert "no route" in message or "(x)" in message
+        assert "put toy.npz" in message and "--data=generated" in message
+        assert "\n" not in message
+
+    def test_a_long_reason_is_cut(self, data_set, tmp_path, monkeypatch):
+        builder = _FailingBuilder(ValueError("long " * 999), [False])
+        monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+        with pytest.raises(TaskError) as raised:
+            array_data.load_arrays(data_set, _options(tmp_path, "tff"))
+        assert len(str(raised.value)) < 700
+
+    def test_another_process_prepared_it_meanwhile(
+        self, data_set, tmp_path, monkeypatch
+    ):
+        (tmp_path / "mnist").mkdir()
+        builder = _FailingBuilder(OSError("Directory not empty"), [False, True])
+        monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+        monkeypatch.setattr(array_data, "_read_splits", lambda builder: _arrays())
+        assert array_data.load_arrays(data_set, _options(tmp_path, "tff"))[0] == "tff"
+
+    def test_prepared_once_it_is_found(self, data_set, toy_builder, tmp_path):
+        toy = attrs.evolve(data_set, tfds_name="toy")
+        _, prepared, _ = array_data.load_arrays(toy, _options(tmp_path, "tff"))
+        source, arrays, notice = array_data.load_arrays(toy, _options(tmp_path))
+        assert source == "tff" and notice is None
+        order = np.argsort(arrays.x_train[:, 0, 0, 0])
+        np.testing.assert_array_equal(arrays.x_train[order], _arrays()["x_train"])
+        np.testing.assert_array_equal(arrays.y_train[order], _arrays()["y_train"])
+        np.testing.assert_array_equal(arrays.x_train, prepared.x_train)
+
+    def test_an_interrupted_preparation_does_not_pass(
+        self, data_set, toy_builder, tmp_path
+    ):
+        toy = attrs.evolve(data_set, tfds_name="toy")
+        toy_builder.interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            array_data.load_arrays(toy, _options(tmp_path, "tff"))
+        assert (tmp_path / "toy").is_dir()
+        assert array_data.load_arrays(toy, _options(tmp_path))[0] == "generated"
+        toy_builder.interrupted = False
+        assert array_data.load_arrays(toy, _options(tmp_path, "tff"))[0] == "tff"
+
+    def test_a_damaged_preparation_is_an_error(self, data_set, toy_builder, tmp_path):
+        toy = attrs.evolve(data_set, tfds_name="toy")
+        array_data.load_arrays(toy, _options(tmp_path, "tff"))
+        (shard,) = tmp_path.glob("toy/1.0.0/*-train.tfrecord*")
+        shard.write_bytes(shard.read_bytes()[:-30])
+        for data in ("auto", "tff"):
+            with pytest.raises(TaskError, match=r"cannot read .*toy.*remove that fold"):
+                array_data.load_arrays(toy, _options(tmp_path, data))
+
+
+def _task(data_set, tmp_path, text="iid:4", seed=0):
+    return array_data.load_task(
+        data_set,
+        _options(tmp_path, seed=seed),
+        partition_text=text,
+        model=image.build_emnist_model("2nn", only_digits=True, seed=seed),
+    )
+
+
+def _numbers(examples):
+    """Returns the examples' numbers in their arrays, by their first pixel."""
+    return (examples[0][:, 0, 0, 0] - 1000.0).astype(int)
+
+
+class TestTask:
+    def test_all_clients_train_and_are_evaluated(self, data_set, tmp_path):
+        task = _task(data_set, tmp_path)
+        assert task.name == "toy" and task.data_source == "generated"
+        assert task.dataset_name == "toy_generated" and "--data=tff" in task.notice
+        expected = ("client_000", "client_001", "client_002", "client_003")
+        assert task.train_client_ids == task.eval_client_ids == expected
+
+    def test_ids_sort_as_they_count(self, data_set, tmp_path):
+        many = attrs.evolve(data_set, generate=lambda: _generate(num_train=255))
+        ids = _task(many, tmp_path, "iid:255").train_client_ids
+        assert ids[0] == "client_000" and ids[-1] == "client_254"
+        assert array_data._client_ids(1001)[-1] == "client_1000"
+        assert array_data._client_ids(1001)[7] == "client_0007"
+
+    @pytest.mark.parametrize("text", ["iid:4", "shards:2:4", "dirichlet:0.5:4"])
+    def test_every_training_example_has_one_client(self, text, data_set, tmp_path):
+        task = _task(data_set, tmp_path, text)
+        parts = [task.examples(c, "train") for c in task.train_client_ids]
+        numbers = np.concatenate([_numbers(part) for part in parts])
+        labels = np.concatenate([y for _, y in parts])
+        np.testing.assert_array_equal(np.sort(numbers), np.arange(90))
+        np.testing.assert_array_equal(labels, numbers % NUM_CLASSES)
+
+    def test_local_test_sets_come_from_the_test_set(self, data_set, tmp_path):
+        task = _task(data_set, tmp_path, "shards:1:3")
+        for client_id in task.eval_client_ids:
+            own = task.examples(client_id, "test")
+            assert len(own[1]) == 10
+            np.testing.assert_array_equal(own[1], _numbers(own) % NUM_CLASSES)
+            # One shard is one label here.
+            assert set(own[1]) == set(task.examples(client_id, "train")[1])
+
+    def test_the_undivided_test_set(self, data_set, tmp_path):
+        x, y = _task(data_set, tmp_path).test_examples
+        assert x.dtype == np.float32 and y.dtype == np.int32
+        np.testing.assert_array_equal(_numbers((x, y)), np.arange(30))
+        np.testing.assert_array_equal(y, np.arange(30) % NUM_CLASSES)
+
+    def test_arrays_are_shared_and_read_only(self, data_set, tmp_path):
+        task = _task(data_set, tmp_path)
+        once = task.examples("client_000", "train")
+        assert task.examples("client_000", "train")[0] is once[0]
+        for array in (*once, *task.test_examples):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+    def test_clients_are_preprocessed_on_demand(self, data_set, tmp_path):
+        sizes = []
+
+        def preprocess(images):
+            sizes.append(len(images))
+            return _preprocess(images)
+
+        task = _task(attrs.evolve(data_set, preprocess=preprocess), tmp_path)
+        assert sizes == [30]
+        task.examples("client_001", "train")
+        assert sizes[1:] in ([22], [23])
+
+    def test_unknown_client(self, data_set, tmp_path):
+        with pytest.raises(KeyError, match="nobody"):
+            _task(data_set, tmp_path).examples("nobody", "train")
+
+    @pytest.mark.parametrize("split", ["train", "test"])
+    def test_the_seed_decides_the_division(self, split, data_set, tmp_path):
+        one, again, other = (
+            [
+                _numbers(task.examples(client_id, split)).tolist()
+                for client_id in task.train_client_ids
+            ]
+            for task in (_task(data_set, tmp_path, seed=seed) for seed in (0, 0, 1))
+        )
+        assert one == again != other
+
+    def test_too_few_examples_for_the_partition(self, data_set, tmp_path):
+        with pytest.raises(TaskError, match="--partition=iid:91 needs 91 .* has 90"):
+            _task(data_set, tmp_path, "iid:91")
+
+
+def test_standardised_by_hand():
+    images = np.array([[[[0, 255]], [[51, 102]]]], np.uint8)
+    found = array_data.standardised(images, means=(0.2, 0.5), deviations=(0.1, 0.25))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(
+        found, [[[[-2.0, 2.0]], [[0.0, -0.4]]]], rtol=1e-6, atol=1e-6
+    )

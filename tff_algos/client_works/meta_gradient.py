@@ -1,0 +1,275 @@
+"""Gradients through local training: UGA, MAML, and first-order MAML.
+
+A client trains on its support batches and reports the gradient of the loss on its
+query batches after that. With respect to where training started (UGA, MAML) it is
+exact; first-order MAML takes it with respect to where training ended.
+"""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model, passes, unrolled_training
+from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
+from tff_algos.client_works.local_training import (
+    decay_learning_rate,
+    initialize_optimizer,
+)
+from tff_algos.client_works.passes import Passes
+from tff_algos.client_works.round_process import build_round_process
+from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
+
+Query = Literal["next_batch", "all", "held_out"]
+
+
+@attrs.frozen
+class Episode:
+    """What a client trains on, and what it is judged on then.
+
+    Attributes:
+      num_passes: Passes over the client's examples that are read.
+      num_steps: From the batches of a pass (int32 []) to the local steps (int32 []).
+      query: "all": the examples of the first pass; "next_batch": the batch after
+        the last step; "held_out": every other batch, which training leaves out.
+    """
+
+    num_passes: int
+    num_steps: Callable[[tf.Tensor], tf.Tensor]
+    query: Query
+
+    def read(self, dataset: tf.data.Dataset) -> tuple[Passes, Passes]:
+        """Returns the support and the query of a client."""
+        if self.query != "held_out":
+            support = passes.read(dataset, self.num_passes)
+            return support, support
+        support = passes.read(dataset.shard(2, 0), self.num_passes)
+        return support, passes.read(dataset.shard(2, 1))
+
+
+def epochs_then_all(num_epochs: int) -> Episode:
+    """Trains E - 1 epochs; the query is all of the client's examples (UGA).
+
+    Raises:
+      ValueError: If `num_epochs` is not positive.
+    """
+    if num_epochs < 1:
+        raise ValueError(f"Expected num_epochs >= 1, found {num_epochs}.")
+    return Episode(
+        num_passes=max(1, num_epochs - 1),
+        num_steps=lambda batches_per_pass: (num_epochs - 1) * batches_per_pass,
+        query="all",
+    )
+
+
+def steps_then_query(num_steps: int, query: Query = "next_batch") -> Episode:
+    """Trains K steps on the client's batches, which come again where they run out.
+
+    Args:
+      num_steps: K >= 0.
+      query: As in `Episode`.
+
+    Raises:
+      ValueError: If an argument is out of range.
+    """
+    if num_steps < 0:
+        raise ValueError(f"Expected num_steps >= 0, found {num_steps}.")
+    if query not in get_args(Query):
+        raise ValueError(f"Expected query out of {get_args(Query)}, found {query!r}.")
+    return Episode(
+        num_passes=1, num_steps=lambda _: tf.constant(num_steps), query=query
+    )
+
+
+@attrs.frozen(eq=False)
+class _Client:
+    """One client's work."""
+
+    model: LocalModel
+    optimizer: tff.learning.optimizers.Optimizer
+    episode: Episode
+    reduction: Reduction
+    first_order: bool
+    max_trajectory_bytes: int
+
+    def gradient(
+        self, weights: Weights, optimizer_state: object, dataset: tf.data.Dataset
+    ) -> BatchesGradient:
+        """Returns the gradient; zero of no examples for a client without a query."""
+        support, query = self.episode.read(dataset)
+        # Without a query there is nothing to train for.
+        any_query = tf.minimum(query.batches_per_pass, 1)
+        num_steps = any_query * self.episode.num_steps(support.batches_per_pass)
+        first, last = tf.constant(0), query.batches_per_pass
+        if self.episode.query == "next_batch":
+            first, last = num_steps, num_steps + any_query
+
+        def final_gradient(trainable, metrics):
+            at = attrs.evolve(weights, trainable=trainable)
+            return unrolled_training.gradient_of_batches(
+                self.model, at, metrics, query, first, last, self.reduction
+            )
+
+        steps = Steps(
+            self.model,
+            self.optimizer,
+            optimizer_state,
+            support,
+            weights.non_trainable,
+        )
+        start, metrics = weights.trainable, self.model.initial_metrics()
+        if self.first_order:
+            return final_gradient(
+                *unrolled_training.train(steps, num_steps, start, metrics)
+            )
+        return unrolled_training.gradient_through_training(
+            steps, num_steps, start, metrics, final_gradient, self.max_trajectory_bytes
+        )
+
+
+def build_meta_gradient_client_work(
+    model: ModelOrFn,
+    client_learning_rate: float,
+    episode: Episode,
+    *,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    first_order: bool = False,
+    query_reduction: Reduction = "mean",
+    gradient_clip_norm: float | None = None,
+    learning_rate_decay: float = 1.0,
+    max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the client work that reports a gradient through local training.
+
+    The state is the round, `int32@SERVER`. Local steps are plain SGD, the only
+    optimizer that the gradient goes back through. Clients without examples, or
+    without a query, and clients whose gradient is not finite (a trajectory that
+    exploded) are excluded and counted.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel` whose loss is a function of
+        weights and batch: the same dropout for the same two. With `first_order`
+        also a no-argument function that returns a
+        `tff.learning.models.VariableModel`.
+      client_learning_rate: eta of the local steps, > 0.
+      episode: What clients train on and are judged on: `epochs_then_all` or
+        `steps_then_query`.
+      client_weighting: Whether clients weigh by the examples of their query or
+        all alike.
+      first_order: Whether to leave out the way back through the steps.
+      query_reduction: Whether the query's loss is the mean or the sum over its
+        examples.
+      gradient_clip_norm: Largest L2 norm of a client's gradient over all trainable
+        scalars, > 0; larger ones are scaled down. None for no limit.
+      learning_rate_decay: eta in round t is its initial value times this to the
+        power t; in (0, 1].
+      max_trajectory_bytes: Memory of a client for the weights of all its steps;
+        where they take more, about the square root of them is kept and the steps
+        in between are taken twice.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+
+    Returns:
+      A process typed as `build_local_training_client_work`'s whose updates are
+      gradients; `max_gradient_norm` (float32, before clipping) stands beside its
+      measurements. Clients' data sets give each example once, in batches of one
+      size of which the last may be smaller.
+
+    Raises:
+      TypeError: If gradients shall go back through a model that is not functional.
+      ValueError: If an argument is out of range, or the model draws at random what
+        a second look at the same weights and batch would not draw again.
+    """
+    if query_reduction not in get_args(Reduction):
+        raise ValueError(
+            f"Expected query_reduction out of {get_args(Reduction)}, "
+            f"found {query_reduction!r}."
+        )
+    if not first_order:
+        _check_twice_differentiable(model)
+    optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)
+
+    def client_update(model, round_num, server_weights, dataset):
+        weights = local_model.flatten(server_weights)
+        optimizer_state = decay_learning_rate(
+            optimizer,
+            initialize_optimizer(optimizer, weights.trainable),
+            learning_rate_decay,
+            round_num,
+        )
+        client = _Client(
+            model,
+            optimizer,
+            episode,
+            query_reduction,
+            first_order,
+            max_trajectory_bytes,
+        )
+        final = client.gradient(weights, optimizer_state, dataset)
+        update, norm = final.gradient, tf.linalg.global_norm(final.gradient)
+        if gradient_clip_norm is not None:
+            update, _ = tf.clip_by_global_norm(update, gradient_clip_norm, norm)
+        report = local_model.report(
+            model,
+            server_weights,
+            tuple(update),
+            client_weighting,
+            final.num_examples,
+            final.metrics,
+            norm,
+        )
+        norm = local_model.zero_unless(report.counts_in, tf.cast(norm, tf.float32))
+        return report, {"max_gradient_norm": norm}
+
+    return build_round_process(model, client_update, metrics_aggregator)
+
+
+# Random ops without an explicit seed argument: another call draws other numbers.
+_RANDOM_OPS = frozenset(
+    [
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    ]
+)
+
+
+def _check_twice_differentiable(model: ModelOrFn) -> None:
+    """Raises unless the loss is a function of weights and batch, and functional."""
+    if not local_model.is_functional(model):
+        raise TypeError(
+            "Gradients through local training need pure functions of weights: expected "
+            "a tff.learning.models.FunctionalModel, found a function. Tip: "
+            "tff.learning.models.functional_model_from_keras, or the first-order form."
+        )
+
+    view = local_model.create(model)
+    initial = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+
+    @tf.function
+    def loss_gradients(batch):
+        weights = Weights(*(tuple(part) for part in initial))
+        return view.loss_gradients(weights, view.initial_metrics(), batch).gradients
+
+    graph = loss_gradients.get_concrete_function(model.input_spec).graph.as_graph_def()
+    functions = [function.node_def for function in graph.library.function]
+    drawn = {node.op for nodes in [graph.node, *functions] for node in nodes}
+    if drawn := drawn & _RANDOM_OPS:
+        raise ValueError(
+            f"The model draws at random with {', '.join(sorted(drawn))}, so that the "
+            "way back through local training would see another loss. Use random ops "
+            "whose seed is a function of weights and batch (tf.random.stateless_*)."
+        )

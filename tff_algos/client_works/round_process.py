@@ -1,0 +1,103 @@
+"""Client work whose state is the round, made of what one client does."""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import ClientReport, LocalModel, ModelOrFn
+
+ClientUpdate = Callable[
+    [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, tf.data.Dataset],
+    tuple[ClientReport, Mapping[str, tf.Tensor]],
+]
+
+
+def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
+    """Zips train metrics, summed exclusion counts and `others` at the server."""
+    return tff.federated_zip(
+        collections.OrderedDict(
+            train=train_metrics,
+            num_non_finite_clients=tff.federated_sum(counts["num_non_finite_clients"]),
+            num_empty_clients=tff.federated_sum(counts["num_empty_clients"]),
+            **others,
+        )
+    )
+
+
+def build_round_process(
+    model: ModelOrFn,
+    client_update: ClientUpdate,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the process that counts rounds and lets every client do its work.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
+        returns a `tff.learning.models.VariableModel`.
+      client_update: From the view of the model, the round (int32 []), the server's
+        weights and the client's data set to the client's report, and to scalars by
+        name of which the largest over the clients is measured.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+
+    Returns:
+      A process whose state is the round, `int32@SERVER`, and whose `next` maps
+      `<int32@SERVER, {ModelWeights}@CLIENTS, {B*}@CLIENTS>` to client results of type
+      `<update, update_weight=float32>@CLIENTS` and the measurements `<train=metrics,
+      num_non_finite_clients=int32, num_empty_clients=int32>`, with those of
+      `client_update` behind them.
+    """
+    weights_type = local_model.weights_type(model)
+    data_type = local_model.data_type(model)
+    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value(0, tff.SERVER)
+
+    @tff.tensorflow.computation(np.int32, weights_type, data_type)
+    def client_work(round_num, server_weights, dataset):
+        view = local_model.create(model)
+
+        @tf.function
+        def work(round_num, server_weights, dataset):
+            report, scalars = client_update(view, round_num, server_weights, dataset)
+            return (
+                report.result,
+                report.metrics,
+                report.counts,
+                collections.OrderedDict(scalars),
+            )
+
+        return work(round_num, server_weights, dataset)
+
+    @tff.tensorflow.computation(np.int32)
+    def next_round(round_num):
+        return round_num + 1
+
+    names = tff.structure.name_list(client_work.type_signature.result[3])
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(round_num, weights, client_data):
+        result, metrics, counts, scalars = tff.federated_map(
+            client_work, (tff.federated_broadcast(round_num), weights, client_data)
+        )
+        largest = {name: tff.federated_max(scalars[name]) for name in names}
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_map(next_round, round_num),
+            result,
+            measurements(aggregate_metrics(metrics), counts, **largest),
+        )
+
+    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)

@@ -1,0 +1,181 @@
+"""A server's own steps on its own data, after it has applied the clients' update.
+
+The meta update of FedMeta: Yao et al., 2019, arXiv 1910.08234.
+"""
+
+import collections
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model, unrolled_training
+from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.client_works.local_training import decay_learning_rate
+from tff_algos.client_works.passes import Passes
+
+# A step on all examples sums over batches of this size, which bounds the memory.
+_CHUNK = 100
+# Constants of a graph must fit into a protocol buffer of 2 GB.
+_MAX_BYTES = 1 << 29
+
+
+@attrs.frozen
+class MetaState:
+    """The round, int32 [], and the state of the optimizer."""
+
+    round_num: Any
+    optimizer: Any
+
+
+@attrs.frozen
+class MetaOutput:
+    """State, weights (`ModelWeights`) and measurements after a round's steps."""
+
+    state: Any
+    weights: Any
+    measurements: Any
+
+
+@attrs.frozen
+class MetaUpdate:
+    """Two computations without placement.
+
+    Attributes:
+      initialize: `( -> S)`.
+      next: `(<S, ModelWeights> -> <state=S, weights=ModelWeights, measurements=M>)`.
+        M is `gradient_norm` (float32, the L2 norm of the last step's gradient) and
+        `num_rejected_meta_updates` (int32, 0 or 1).
+    """
+
+    initialize: tff.Computation
+    next: tff.Computation
+
+
+def build_meta_update(
+    model: ModelOrFn,
+    examples: Any,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    num_steps: int = 1,
+    batch_size: int | None = None,
+    learning_rate_decay: float = 1.0,
+) -> MetaUpdate:
+    """Builds the steps that a server takes on its own examples in every round.
+
+    A round whose steps lead to weights that are not finite is rejected: weights and
+    optimizer state stay as they were.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
+        returns a `tff.learning.models.VariableModel`.
+      examples: Arrays in the structure of the model's batches, whose first axis is
+        the example.
+      optimizer: Takes the steps; its state goes on from round to round.
+      num_steps: Steps per round, >= 1.
+      batch_size: Examples of a step, which go round by round through all of them;
+        None for all examples in every step.
+      learning_rate_decay: The learning rate in round t is its initial value times
+        this to the power t; in (0, 1].
+
+    Returns:
+      The two computations.
+
+    Raises:
+      ValueError: If there are no examples, more than 512 MB of them, or arrays of
+        different lengths.
+    """
+    _check(examples)
+    trainable_type = local_model.weights_type(model).trainable
+    specs = tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable_type)))
+
+    @tff.tensorflow.computation
+    def initialize():
+        return MetaState(tf.constant(0), optimizer.initialize(specs))
+
+    @tff.tensorflow.computation(
+        initialize.type_signature.result, local_model.weights_type(model)
+    )
+    def next_fn(state, model_weights):
+        view = local_model.create(model)
+
+        @tf.function
+        def update(state, model_weights):
+            passes = _as_passes(examples, batch_size or _CHUNK)
+            weights = local_model.flatten(model_weights)
+            optimizer_state = decay_learning_rate(
+                optimizer, state.optimizer, learning_rate_decay, state.round_num
+            )
+            trainable = weights.trainable
+            for step in range(num_steps):
+                first, last = tf.constant(0), passes.num_batches
+                if batch_size is not None:
+                    first = state.round_num * num_steps + step
+                    last = first + 1
+                gradient = unrolled_training.gradient_of_batches(
+                    view,
+                    attrs.evolve(weights, trainable=trainable),
+                    view.initial_metrics(),
+                    passes,
+                    first,
+                    last,
+                ).gradient
+                optimizer_state, trainable = optimizer.next(
+                    optimizer_state, trainable, gradient
+                )
+            # The decay of this round must not add to the next one's.
+            optimizer_state = optimizer.set_hparams(
+                optimizer_state, optimizer.get_hparams(state.optimizer)
+            )
+            finite = local_model.all_finite(trainable)
+            optimizer_state, trainable = tf.nest.map_structure(
+                lambda new, old: tf.where(finite, new, old),
+                (optimizer_state, tuple(trainable)),
+                (state.optimizer, weights.trainable),
+            )
+            measurements = collections.OrderedDict(
+                gradient_norm=tf.cast(tf.linalg.global_norm(gradient), tf.float32),
+                num_rejected_meta_updates=tf.cast(tf.logical_not(finite), tf.int32),
+            )
+            return MetaOutput(
+                MetaState(state.round_num + 1, optimizer_state),
+                tff.learning.models.ModelWeights(
+                    tf.nest.pack_sequence_as(model_weights.trainable, trainable),
+                    model_weights.non_trainable,
+                ),
+                measurements,
+            )
+
+        return update(state, model_weights)
+
+    return MetaUpdate(initialize, next_fn)
+
+
+def _check(examples: Any) -> None:
+    """Raises `ValueError` for arrays that are no examples, or too many."""
+    arrays = [np.asarray(array) for array in tf.nest.flatten(examples)]
+    lengths = {array.shape[:1] for array in arrays}
+    if len(lengths) != 1 or not all(array.ndim and len(array) for array in arrays):
+        raise ValueError(
+            "Expected examples to be arrays of one length >= 1, found shapes "
+            f"{[array.shape for array in arrays]}."
+        )
+    size = sum(array.nbytes for array in arrays)
+    if size > _MAX_BYTES:
+        raise ValueError(
+            f"Expected examples of {_MAX_BYTES} bytes at most, found {size}."
+        )
+
+
+def _as_passes(examples: Any, batch_size: int) -> Passes:
+    """Returns one pass over constant examples."""
+    tensors = tuple(
+        tf.constant(array)[tf.newaxis] for array in tf.nest.flatten(examples)
+    )
+    first_batch = tuple(tensor[:, :batch_size] for tensor in tensors)
+    return Passes(tensors, first_batch, examples)
