@@ -32,7 +32,7 @@ from tff_algos import execution, registry
 from tff_algos.algorithms import algorithm as algorithm_lib
 from tff_algos.algorithms.algorithm import Algorithm
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation import report, runner
+from tff_algos.simulation import attacks, report, runner
 from tff_algos.simulation.errors import RunError
 
 FLAGS = flags.FLAGS
@@ -197,6 +197,14 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     )
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
+    attack = attacks.build(
+        options.attack,
+        options.malicious_clients,
+        options.malicious_every_round,
+        task,
+        getattr(hparams, "clients_per_round", None),
+    )
+    stages = algorithm.build_stages(attack.task(task) if attack else task, hparams)
     hyperparameters = {"algo": algorithm.name, "task": entry.name}
     hyperparameters |= {"dataset": task.dataset_name}
     for record in (options, task_options, hparams):
@@ -205,7 +213,7 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
     return runner.RunSpec(
         title=f"{algorithm.title} on {task.dataset_name}",
-        stages=algorithm.build_stages(task, hparams),
+        stages=stages,
         task=task,
         output_dir=_output_dir(algorithm, task.dataset_name),
         hyperparameters=hyperparameters,
@@ -220,6 +228,7 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
         },
         personalization_optimizer=_personalization_optimizer(options, hparams),
         options=options,
+        attack=attack,
         resume=FLAGS.resume,
     )
 

@@ -4,13 +4,20 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from tasks import cifar10, emnist, mnist, shakespeare
+from tasks import adult, cifar10, emnist, fashion_mnist, mnist, shakespeare
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.simulation.task import Task
 
 TASKS: Mapping[str, TaskEntry] = {
     entry.name: entry
-    for entry in (emnist.ENTRY, shakespeare.ENTRY, mnist.ENTRY, cifar10.ENTRY)
+    for entry in (
+        emnist.ENTRY,
+        shakespeare.ENTRY,
+        mnist.ENTRY,
+        fashion_mnist.ENTRY,
+        cifar10.ENTRY,
+        adult.ENTRY,
+    )
 }
 
 

@@ -1,9 +1,10 @@
-"""The one door for image data sets that come as whole arrays.
+"""The one door for data sets that come as whole arrays, above all of images.
 
-The real data set is the user's own `<name>.npz` in the cache folder, or what
-tensorflow-datasets has prepared there. Its examples are divided among clients by
-`tasks.partition`; its test set stays whole for evaluation during a run, and each
-client has a test set of its own besides, drawn from it.
+The real images are the user's own `<name>.npz` in the cache folder, or what
+tensorflow-datasets has prepared there. Examples are divided among clients, by
+`tasks.partition` unless a data set has a division of its own; the test set stays
+whole for evaluation during a run, and each client has a test set of its own besides,
+drawn from it.
 """
 
 import os
@@ -33,12 +34,12 @@ _READ_BATCH_SIZE = 4096
 
 @attrs.frozen(kw_only=True, eq=False)
 class Arrays:
-    """An image data set, as it is stored.
+    """A data set, as it is stored.
 
     Attributes:
-      x_train: uint8 [n, height, width, channels].
+      x_train: uint8 [n, ...]; of images [n, height, width, channels].
       y_train: int32 [n], labels in [0, classes).
-      x_test: uint8 [m, height, width, channels].
+      x_test: uint8 [m, ...], the same.
       y_test: int32 [m]; every label of `y_train` is among them.
     """
 
@@ -50,7 +51,7 @@ class Arrays:
 
 @attrs.frozen(kw_only=True)
 class ArrayDataSet:
-    """What is known of a data set before it is read.
+    """What is known of an image data set before it is read.
 
     Attributes:
       name: The `--task` name, and the stem of the npz file's name.
@@ -69,6 +70,21 @@ class ArrayDataSet:
     num_classes: int
     generate: Callable[[], Arrays]
     preprocess: Callable[[np.ndarray], np.ndarray]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Division:
+    """Which examples each client has.
+
+    Attributes:
+      client_ids: The clients, in a fixed order.
+      train: For each client int64 indices of its training examples.
+      test: For each client int64 indices of its test examples.
+    """
+
+    client_ids: tuple[str, ...]
+    train: Sequence[np.ndarray]
+    test: Sequence[np.ndarray]
 
 
 def load_task(
@@ -95,21 +111,68 @@ def load_task(
         too few for the partition.
     """
     source, arrays, notice = load_arrays(data_set, data_options)
-    spec = partition.parse(partition_text)
-    parts = {"train": partition.divide(arrays.y_train, spec, data_options.seed)}
-    parts["test"] = partition.local_tests(
-        parts["train"], arrays.y_train, arrays.y_test, data_options.seed
-    )
-    client_ids = _client_ids(spec.num_clients)
-    return Task(
+    return divided_task(
+        arrays,
+        divide(arrays, partition_text, data_options.seed),
         name=data_set.name,
-        data_source=source,
-        train_client_ids=client_ids,
-        eval_client_ids=client_ids,
-        examples=client_examples.cached(_reader(data_set, arrays, client_ids, parts)),
+        source=source,
+        preprocess=data_set.preprocess,
         model=model,
-        test_examples=_read_only(data_set.preprocess(arrays.x_test), arrays.y_test),
         seed=data_options.seed,
+        notice=notice,
+    )
+
+
+def divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
+    """Divides a data set as `--partition` says; clients are "client_000" and so on.
+
+    Args:
+      arrays: The data set; only its labels count.
+      partition_text: The `--partition` value.
+      seed: Another seed is another division by the same rule.
+
+    Raises:
+      HyperparameterError: If the text is no partition.
+      TaskError: If there are too few examples for it.
+    """
+    spec = partition.parse(partition_text)
+    train = partition.divide(arrays.y_train, spec, seed)
+    test = partition.local_tests(train, arrays.y_train, arrays.y_test, seed)
+    return Division(client_ids=_client_ids(spec.num_clients), train=train, test=test)
+
+
+def divided_task(
+    arrays: Arrays,
+    division: Division,
+    *,
+    name: str,
+    source: Source,
+    preprocess: Callable[[np.ndarray], np.ndarray],
+    model: tff.learning.models.FunctionalModel,
+    seed: int,
+    notice: str | None,
+) -> Task:
+    """Returns the task of a divided data set: every client trains and is evaluated.
+
+    Args:
+      arrays: The data set.
+      division: Which of its examples each client has.
+      name: The `--task` name.
+      source: Where the arrays come from.
+      preprocess: From uint8 [n, ...], as stored, to what the model takes.
+      model: Takes what `preprocess` returns.
+      seed: What decided the division.
+      notice: A line that the user must see, or None.
+    """
+    return Task(
+        name=name,
+        data_source=source,
+        train_client_ids=division.client_ids,
+        eval_client_ids=division.client_ids,
+        examples=client_examples.cached(_reader(arrays, division, preprocess)),
+        model=model,
+        test_examples=_read_only(preprocess(arrays.x_test), arrays.y_test),
+        seed=seed,
         notice=notice,
     )
 
@@ -120,22 +183,21 @@ def _client_ids(num_clients: int) -> tuple[str, ...]:
 
 
 def _reader(
-    data_set: ArrayDataSet,
     arrays: Arrays,
-    client_ids: Sequence[str],
-    parts: dict[Split, Sequence[np.ndarray]],
+    division: Division,
+    preprocess: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[[str, Split], Examples]:
     """Returns `(client_id, split) -> Examples`, which preprocesses on demand."""
-    numbers = {client_id: number for number, client_id in enumerate(client_ids)}
+    numbers = {name: number for number, name in enumerate(division.client_ids)}
     whole = {
-        "train": (arrays.x_train, arrays.y_train),
-        "test": (arrays.x_test, arrays.y_test),
+        "train": (arrays.x_train, arrays.y_train, division.train),
+        "test": (arrays.x_test, arrays.y_test, division.test),
     }
 
     def read(client_id: str, split: Split) -> Examples:
-        indices = parts[split][numbers[client_id]]
-        x, y = whole[split]
-        return data_set.preprocess(x[indices]), y[indices]
+        x, y, parts = whole[split]
+        indices = parts[numbers[client_id]]
+        return preprocess(x[indices]), y[indices]
 
     return read
 

@@ -3,11 +3,15 @@
 Krizhevsky, "Learning multiple layers of features from tiny images", 2009; 50,000
 images to train on, 10,000 to test. Clients, 10 by default, model and batches are
 those of Yao et al., "Federated learning with unbiased gradient aggregation and
-controllable meta updating" (https://arxiv.org/abs/1910.08234).
+controllable meta updating" (https://arxiv.org/abs/1910.08234). Those of Hu et al.,
+"Federated learning meets multi-objective optimization"
+(https://arxiv.org/abs/2006.11489), are `--model=cnn_lrn --partition=shards:5`: 500
+shards of 100 images, five for each of 100 clients. A model comes with its own
+preprocessing.
 """
 
 import types
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import numpy as np
@@ -23,6 +27,9 @@ from tff_algos.simulation.task import Task
 CHANNEL_MEANS = (0.4914, 0.4822, 0.4465)
 CHANNEL_DEVIATIONS = (0.2023, 0.1994, 0.2010)
 
+# Those that `cnn_lrn` is trained with: pixels in [-1, 1].
+_MIDDLE = (0.5, 0.5, 0.5)
+
 _SETTINGS = types.MappingProxyType(
     {
         "client_batch_size": 64,
@@ -37,10 +44,11 @@ _SETTINGS = types.MappingProxyType(
 class Cifar10Options:
     """The options of `--task=cifar10`."""
 
-    model: Literal["cnn"] = choice(
+    model: Literal["cnn", "cnn_lrn"] = choice(
         default="cnn",
-        choices=("cnn",),
-        help="Architecture: two convolutions, three dense layers, dropout.",
+        choices=get_args(cifar.ModelId),
+        help="Architecture: two convolutions and three dense layers, cnn with dropout, "
+        "cnn_lrn with response normalisation and pixels in [-1, 1].",
     )
     partition: str = partition.option(default="iid:10")
 
@@ -48,6 +56,11 @@ class Cifar10Options:
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns float32, every channel standardised, of the uint8 `images`."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+
+
+def preprocess_lrn(images: np.ndarray) -> np.ndarray:
+    """Returns float32 in [-1, 1] of the uint8 `images`."""
+    return array_data.standardised(images, _MIDDLE, _MIDDLE)
 
 
 DATA_SET = array_data.ArrayDataSet(
@@ -59,12 +72,14 @@ DATA_SET = array_data.ArrayDataSet(
     preprocess=preprocess,
 )
 
+_PREPROCESS = types.MappingProxyType({"cnn": preprocess, "cnn_lrn": preprocess_lrn})
+
 
 def load(options: Cifar10Options, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
-    channel, and `y` int32 [n].
+    channel, or for `cnn_lrn` in [-1, 1], and `y` int32 [n].
 
     Args:
       options: Model and partition.
@@ -74,7 +89,7 @@ def load(options: Cifar10Options, data_options: DataOptions) -> Task:
       TaskError: If the real data cannot be had, or are too few for the partition.
     """
     return array_data.load_task(
-        DATA_SET,
+        attrs.evolve(DATA_SET, preprocess=_PREPROCESS[options.model]),
         data_options,
         partition_text=options.partition,
         model=cifar.build_cifar_model(

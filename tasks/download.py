@@ -1,18 +1,24 @@
-"""The one door for real data: TFF's SQLite files, whole or not at all."""
+"""The one door for files of real data: whole or not at all.
+
+TFF's SQLite files come unpacked and verified by their content; a file that others
+publish is verified by its size and its digest.
+"""
 
 import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import http.client
 import lzma
 import os
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
+import attrs
 import tqdm
 from absl import logging
 
@@ -57,22 +63,65 @@ def obtain(name: str, cache_dir: str | None = None, base_url: str = BASE_URL) ->
       TaskError: If the cached file is corrupt, or the download fails.
     """
     path = cached_path(name, cache_dir)
-    if not os.path.exists(path):
-        folder = os.path.dirname(path)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            with _lock(path) as locked:
-                if not os.path.exists(path):
-                    if locked:
-                        _remove_leftovers(path)
-                    _download(base_url.rstrip("/") + f"/{name}.lzma", path)
-        except OSError as error:
-            raise TaskError(
-                f"cannot write {path} ({error.strerror or error}): free or unlock "
-                f"{folder}, name another folder with --cache_dir, or use "
-                "--data=generated."
-            ) from error
+    url = base_url.rstrip("/") + f"/{name}.lzma"
+
+    def download() -> None:
+        _download(url, path, _decompressed(url, path), sqlite_file.find_problem)
+        sqlite_file.remember(path)
+
+    _make_once(path, download)
     sqlite_file.verify(path)
+    return path
+
+
+@attrs.frozen(kw_only=True)
+class PublishedFile:
+    """A file as it is published, and what tells that it came whole.
+
+    Attributes:
+      name: What it is called in the cache folder.
+      url: Where it is published.
+      num_bytes: Its size.
+      md5: The MD5 digest of its content, in hexadecimal.
+    """
+
+    name: str
+    url: str
+    num_bytes: int
+    md5: str
+
+    def find_problem(self, path: str) -> str | None:
+        """Returns how the file at `path` differs from the published one, or None."""
+        size = os.path.getsize(path)
+        if size != self.num_bytes:
+            return f"it has {size} bytes, not {self.num_bytes}"
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(
+                file, lambda: hashlib.md5(usedforsecurity=False)
+            ).hexdigest()
+        return None if found == self.md5 else f"its MD5 is {found}, not {self.md5}"
+
+
+def obtain_published(file: PublishedFile, cache_dir: str | None = None) -> str:
+    """Returns the path of a published file, downloading it if need be.
+
+    As with `obtain`, the file appears under its name only once it is whole. One that
+    is there is the user's own and may differ from the published one: whoever reads
+    it checks what it holds.
+
+    Args:
+      file: The file.
+      cache_dir: Folder of the data sets; None for TFF's own, `~/.tff`.
+
+    Raises:
+      TaskError: If the download fails, or brings anything but the published file.
+    """
+    path = cached_path(file.name, cache_dir)
+
+    def download() -> None:
+        _download(file.url, path, _body(file.url, path), file.find_problem)
+
+    _make_once(path, download)
     return path
 
 
@@ -114,6 +163,26 @@ def resolve_source(
         f"--data=auto found no {path}, so the generated stand-in is used, not the "
         "real data set; --data=tff downloads the real one."
     )
+
+
+def _make_once(path: str, make: Callable[[], None]) -> None:
+    """Has one process `make` the file unless it is there; the others wait for it."""
+    if os.path.exists(path):
+        return
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with _lock(path) as locked:
+            if not os.path.exists(path):
+                if locked:
+                    _remove_leftovers(path)
+                make()
+    except OSError as error:
+        raise TaskError(
+            f"cannot write {path} ({error.strerror or error}): free or unlock "
+            f"{folder}, name another folder with --cache_dir, or use "
+            "--data=generated."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -168,7 +237,13 @@ def _remove_leftovers(path: str) -> None:
             os.remove(leftover)
 
 
-def _download(url: str, path: str) -> None:
+def _download(
+    url: str,
+    path: str,
+    chunks: Iterable[bytes],
+    find_problem: Callable[[str], str | None],
+) -> None:
+    """Makes the file at `path` of `chunks`, unless something is wrong with it."""
     logging.info("Downloading %s to %s.", url, path)
     descriptor, partial = tempfile.mkstemp(
         prefix=os.path.basename(path) + ".",
@@ -177,16 +252,15 @@ def _download(url: str, path: str) -> None:
     )
     try:
         with open(descriptor, "wb") as file:
-            file.writelines(_decompressed(url, path))
+            file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
-        problem = sqlite_file.find_problem(partial)
+        problem = find_problem(partial)
         if problem is not None:
             raise _failure(url, path, f"not a data set file: {problem}")
         # A temporary file is its owner's alone; a shared cache is for everyone.
         os.chmod(partial, 0o644)
         os.replace(partial, path)
-        sqlite_file.remember(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)

@@ -1,10 +1,10 @@
-"""Generated stand-ins for image data sets: written digits, and coloured shapes.
+"""Generated stand-ins for image data sets: written characters, and coloured shapes.
 
 They are drawn in memory in a second, always the same, and kept for the process.
-Digits (for MNIST) come from the writers of `tasks.generated_glyphs`, pooled. Shapes
-(for CIFAR-10) have an outline that is their class; colours, background, place,
-size, angle, texture, noise and clutter say nothing of it, so that a linear
-classifier finds little.
+Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the writers
+of `tasks.generated_glyphs`, pooled. Shapes (for CIFAR-10) have an outline that is
+their class; colours, background, place, size, angle, texture, noise and clutter say
+nothing of it, so that a linear classifier finds little.
 """
 
 import functools
@@ -19,8 +19,10 @@ NUM_CLASSES = 10
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
-_DIGIT_WRITERS = 100
-_DIGITS_PER_WRITER = {"train": 60, "test": 10}
+# Their labels start at 0; in `tasks.generated_glyphs` the capitals follow the digits.
+_FIRST_DIGIT, _FIRST_CAPITAL = 0, generated_glyphs.NUM_DIGITS
+_NUM_WRITERS = 100
+_GLYPHS_PER_WRITER = {"train": 60, "test": 10}
 
 SHAPE_IMAGE_SIZE = 32
 _NUM_SHAPES = {"train": 5000, "test": 1000}
@@ -42,7 +44,16 @@ def digits() -> Arrays:
     Images are uint8 [n, 28, 28, 1] with ink 255 on 0; every digit is as frequent as
     any other in either split.
     """
-    return _arrays(*(_draw_digits(split) for split in _SPLITS))
+    return _arrays(*(_draw_glyphs(split, _FIRST_DIGIT) for split in _SPLITS))
+
+
+@functools.cache
+def letters() -> Arrays:
+    """Returns 6,000 capitals from A to J to train on and 1,000 to test.
+
+    As `digits`, by the same writers.
+    """
+    return _arrays(*(_draw_glyphs(split, _FIRST_CAPITAL) for split in _SPLITS))
 
 
 @functools.cache
@@ -73,14 +84,14 @@ def _balanced_labels(num_examples: int, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(np.arange(num_examples, dtype=np.int32) % NUM_CLASSES)
 
 
-def _draw_digits(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    rng = _rng(0, _SPLITS.index(split))
-    per_writer = _DIGITS_PER_WRITER[split]
-    labels = _balanced_labels(_DIGIT_WRITERS * per_writer, rng)
+def _draw_glyphs(split: Split, first_class: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = _rng(first_class, _SPLITS.index(split))
+    labels = _balanced_labels(_NUM_WRITERS * _GLYPHS_PER_WRITER[split], rng)
+    classes = labels + first_class
     images = np.concatenate(
         [
             generated_glyphs.draw(part, generated_glyphs.writer_style(writer), rng)
-            for writer, part in enumerate(np.split(labels, _DIGIT_WRITERS))
+            for writer, part in enumerate(np.split(classes, _NUM_WRITERS))
         ]
     )
     # Neighbours must not share a writer: the order says nothing, as in MNIST.

@@ -15,7 +15,9 @@ FASTEST_MODEL = {
     "emnist": ("--only_digits", "--model=2nn"),
     "shakespeare": (),
     "mnist": ("--model=2nn",),
+    "fashion_mnist": (),
     "cifar10": (),
+    "adult": (),
 }
 # Every algorithm on one task and every task with some; all others take minutes.
 FAST_TASK, FAST_ALGOS = "emnist", ("fedavg", "fedmeta_uga")

@@ -112,3 +112,16 @@ def choice(default: str | None, choices: Iterable[str], help: str) -> Any:
         validator=check,
         metadata={"help": help, "kind": str, "choices": choices},
     )
+
+
+def switch(default: bool, help: str) -> Any:
+    """Declares a hyperparameter that is on or off."""
+
+    def check(instance, attribute, value):
+        del instance
+        if type(value) is not bool:
+            raise HyperparameterError(attribute.name, value, "True or False")
+
+    return attrs.field(
+        default=default, validator=check, metadata={"help": help, "kind": bool}
+    )

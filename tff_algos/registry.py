@@ -4,15 +4,18 @@ import difflib
 from collections.abc import Mapping
 
 from tff_algos.algorithms import (
+    agnostic,
     centralized,
     fed_avg,
     fed_meta,
+    fed_mgda,
     fed_prox,
     fed_sgd,
     fed_share,
     maml,
     mime_lite,
     personalized_fed_avg,
+    q_fed_avg,
     unbiased_gradient,
 )
 from tff_algos.algorithms.algorithm import Algorithm
@@ -35,6 +38,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         maml.FOMAML,
         maml.MAML,
         personalized_fed_avg.PERSONALIZED_FED_AVG,
+        fed_mgda.FED_MGDA,
+        fed_mgda.FED_MGDA_PLUS,
+        fed_mgda.MGDA_PROX,
+        fed_mgda.FED_AVG_N,
+        q_fed_avg.Q_FED_AVG,
+        agnostic.AGNOSTIC,
     )
 }
 

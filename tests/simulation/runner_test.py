@@ -125,6 +125,7 @@ def test_the_results_folder_holds_everything(uninterrupted):
     }
     assert {path.name for path in (directory / "plots").iterdir()} == {
         "accuracy_distribution.png",
+        "fairness.png",
         "learning_curves.png",
         "personalization_by_client.png",
         "personalization_by_epoch.png",
@@ -339,5 +340,6 @@ def test_personalization_can_be_left_out(stages, tmp_path):
     assert people["personalized_accuracy"] == people["initial_accuracy"]
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         "accuracy_distribution.png",
+        "fairness.png",
         "learning_curves.png",
     }

@@ -6,7 +6,7 @@ import pytest
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tasks
-from tasks import cifar10
+from tasks import cifar10, generated_images, partition
 from tasks.task import DataOptions
 from tests import conftest
 from tff_algos.hyperparameters import HyperparameterError
@@ -51,6 +51,35 @@ def test_channels_are_standardised_by_the_published_numbers():
     np.testing.assert_allclose(found[1, 9, 9], [2.5141, 2.5968, 2.7537], atol=1e-4)
 
 
+def test_response_normalisation_takes_pixels_around_zero(tmp_path):
+    images = np.array([[[[0, 51, 255]]]], np.uint8)
+    found = cifar10.preprocess_lrn(images)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [[[[-1.0, -0.6, 1.0]]]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_weights", "preprocess"),
+    [
+        ("cnn", 1_756_426, cifar10.preprocess),
+        ("cnn_lrn", 797_962, cifar10.preprocess_lrn),
+    ],
+)
+def test_a_model_comes_with_its_preprocessing(model, num_weights, preprocess, tmp_path):
+    task = _load(tmp_path, data="generated", model=model)
+    assert sum(weight.size for weight in task.model.initial_weights[0]) == num_weights
+    expected = preprocess(generated_images.shapes().x_test)
+    np.testing.assert_array_equal(task.test_examples[0], expected)
+
+
+def test_shards_of_the_real_size_have_100_examples_of_one_label():
+    labels = np.random.default_rng(0).permutation(np.arange(50_000) % 10)
+    parts = partition.divide(labels, partition.parse("shards:5"), seed=0)
+    assert [len(part) for part in parts] == [500] * 100
+    for part in parts:
+        assert set(np.unique(labels[part], return_counts=True)[1] % 100) == {0}
+
+
 def test_clients_of_shards_are_tested_on_their_own_labels(tmp_path):
     task = _load(tmp_path, data="generated", partition="shards:5")
     for client_id in task.train_client_ids:
@@ -70,6 +99,8 @@ def test_settings_and_defaults():
     assert cifar10.Cifar10Options() == cifar10.Cifar10Options(
         model="cnn", partition="iid:10"
     )
+    with pytest.raises(HyperparameterError, match="model='vgg'.*one of cnn, cnn_lrn"):
+        cifar10.Cifar10Options(model="vgg")
     with pytest.raises(HyperparameterError, match="partition='dirichlet:0'"):
         cifar10.Cifar10Options(partition="dirichlet:0")
 

@@ -1,4 +1,6 @@
-"""The model of CIFAR-10: against Keras layers, its dropout, its derivatives."""
+"""The models of CIFAR-10: against Keras layers, its dropout, its derivatives."""
+
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from tests.tasks import models_under_test
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
+
+MODEL_IDS = get_args(cifar.ModelId)
 
 
 def _images(seed, num_examples=4):
@@ -30,9 +34,18 @@ def test_the_model_has_the_published_size(num_classes, expected):
     assert all(type(weight) is np.ndarray for weight in model.initial_weights[0])
 
 
-def test_initial_weights_are_a_function_of_the_seed():
+def test_the_model_with_response_normalisation_has_the_published_size():
+    model = cifar.build_cifar_model("cnn_lrn", 10, seed=0)
+    assert models_under_test.num_weights(model) == 797_962
+    sizes = [weight.size for weight in model.initial_weights[0]]
+    layers = [kernel + bias for kernel, bias in zip(sizes[::2], sizes[1::2])]
+    assert layers == [4_864, 102_464, 614_784, 73_920, 1_930]
+
+
+@pytest.mark.parametrize("model_id", MODEL_IDS)
+def test_initial_weights_are_a_function_of_the_seed(model_id):
     first, again, other = (
-        cifar.build_cifar_model("cnn", 10, seed).initial_weights[0]
+        cifar.build_cifar_model(model_id, 10, seed).initial_weights[0]
         for seed in (1, 1, 2)
     )
     for a, b, c in zip(first, again, other, strict=True):
@@ -41,20 +54,69 @@ def test_initial_weights_are_a_function_of_the_seed():
 
 
 def test_what_cannot_be_built_is_refused():
-    with pytest.raises(image.UnknownModelError, match="out of cnn, found 'resnet'"):
+    with pytest.raises(
+        image.UnknownModelError, match="out of cnn, cnn_lrn, found 'resnet'"
+    ):
         cifar.build_cifar_model("resnet", 10, seed=0)
     with pytest.raises(ValueError, match="positive num_classes, found 0"):
         cifar.build_cifar_model("cnn", 0, seed=0)
 
 
-def _keras_model():
+def _response_normalised(x):
+    """Returns what PyTorch's `LocalResponseNorm(2)` does, channels last, by NumPy."""
+    energy = np.zeros_like(x)
+    for channel in range(x.shape[-1]):
+        # A window of two around the channel: one before it, none after it.
+        window = x[..., max(channel - 1, 0) : channel + 1]
+        energy[..., channel] = np.sum(window**2, axis=-1)
+    return x / (1.0 + (1e-4 / 2) * energy) ** 0.75
+
+
+def test_response_normalisation_is_pytorchs():
+    # Large, so that the denominators are far from one.
+    x = 200.0 * np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("f4")
+    found = cifar.pairwise_response_normalisation(tf.constant(x))
+    np.testing.assert_allclose(found, _response_normalised(x), rtol=1e-5)
+    assert np.abs(found / x).max() < 1.0 and np.abs(found / x).min() < 0.5
+
+
+def test_response_normalisation_by_hand():
+    found = cifar.pairwise_response_normalisation(
+        tf.constant([[100.0, 0.0, 300.0]]), alpha=2e-4, beta=0.5, k=3.0
+    )
+    np.testing.assert_allclose(found, [[50.0, 0.0, 300.0 / 12.0**0.5]], rtol=1e-6)
+
+
+def test_response_normalisation_of_zeros_has_gradients():
+    x = tf.zeros([1, 4])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(cifar.pairwise_response_normalisation(x))
+    np.testing.assert_array_equal(tape.gradient(total, x), np.ones((1, 4)))
+
+
+def _keras_model(model_id):
     layers = tf_keras.layers
+    normalised = layers.Lambda(cifar.pairwise_response_normalisation)
+    convolutions = {
+        "cnn": [
+            layers.Conv2D(64, 5, padding="same", activation="relu"),
+            layers.MaxPool2D(3, 2, padding="same"),
+            layers.Conv2D(64, 5, padding="same", activation="relu"),
+            layers.MaxPool2D(3, 2, padding="same"),
+        ],
+        "cnn_lrn": [
+            layers.Conv2D(64, 5, activation="relu"),
+            layers.MaxPool2D(2),
+            normalised,
+            layers.Conv2D(64, 5, activation="relu"),
+            normalised,
+            layers.MaxPool2D(2),
+        ],
+    }
     return tf_keras.Sequential(
         [
-            layers.Conv2D(64, 5, padding="same", activation="relu"),
-            layers.MaxPool2D(3, 2, padding="same"),
-            layers.Conv2D(64, 5, padding="same", activation="relu"),
-            layers.MaxPool2D(3, 2, padding="same"),
+            *convolutions[model_id],
             layers.Flatten(),
             layers.Dense(384, activation="relu"),
             layers.Dense(192, activation="relu"),
@@ -63,11 +125,12 @@ def _keras_model():
     )
 
 
-def test_without_dropout_it_equals_keras_layers():
-    model = cifar.build_cifar_model("cnn", 10, seed=3)
+@pytest.mark.parametrize("model_id", MODEL_IDS)
+def test_without_dropout_it_equals_keras_layers(model_id):
+    model = cifar.build_cifar_model(model_id, 10, seed=3)
     weights = models_under_test.constants(model)
     x, y = _images(seed=4)
-    reference = _keras_model()
+    reference = _keras_model(model_id)
     reference.build(x.shape)
     reference.set_weights(weights)
     with tf.GradientTape() as tape:
@@ -84,6 +147,16 @@ def test_without_dropout_it_equals_keras_layers():
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     for gradient, expected in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_without_dropout_training_changes_nothing():
+    model = cifar.build_cifar_model("cnn_lrn", 10, seed=0)
+    x, _ = _images(seed=1)
+    training, plain = (
+        model.predict_on_batch(model.initial_weights, x, training=training)
+        for training in (True, False)
+    )
+    np.testing.assert_array_equal(training, plain)
 
 
 def test_dropout_is_a_function_of_weights_and_batch():
@@ -116,15 +189,16 @@ def test_half_of_the_hidden_units_are_dropped():
     assert abs(np.mean(kept == 0.0) - 0.5) < 0.02
 
 
-def test_batches_over_clients_with_different_weights():
-    model = cifar.build_cifar_model("cnn", 10, seed=0)
+@pytest.mark.parametrize("model_id", MODEL_IDS)
+def test_batches_over_clients_with_different_weights(model_id):
+    model = cifar.build_cifar_model(model_id, 10, seed=0)
     clients = [
         (
             tuple(
                 tf.constant(weight)
-                for weight in cifar.build_cifar_model("cnn", 10, seed).initial_weights[
-                    0
-                ]
+                for weight in cifar.build_cifar_model(
+                    model_id, 10, seed
+                ).initial_weights[0]
             ),
             *_images(seed, num_examples=2),
         )
@@ -156,8 +230,9 @@ def _inner(a, b):
     return tf.add_n([tf.reduce_sum(p * q) for p, q in zip(a, b, strict=True)])
 
 
-def test_differentiates_twice():
-    model = cifar.build_cifar_model("cnn", 10, seed=0)
+@pytest.mark.parametrize("model_id", MODEL_IDS)
+def test_differentiates_twice(model_id):
+    model = cifar.build_cifar_model(model_id, 10, seed=0)
     weights = models_under_test.constants(model)
     x, y = _images(seed=1, num_examples=2)
     rng = np.random.default_rng(2)
@@ -169,8 +244,9 @@ def test_differentiates_twice():
     )
 
 
-def test_second_derivatives_batch_over_clients():
-    model = cifar.build_cifar_model("cnn", 10, seed=0)
+@pytest.mark.parametrize("model_id", MODEL_IDS)
+def test_second_derivatives_batch_over_clients(model_id):
+    model = cifar.build_cifar_model(model_id, 10, seed=0)
     weights = models_under_test.constants(model)
     batches = [_images(seed, num_examples=2) for seed in (0, 1)]
     rng = np.random.default_rng(2)

@@ -1,6 +1,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import http.server
 import logging
 import lzma
@@ -276,6 +277,59 @@ def test_file_system_without_locks(server, tmp_path, database, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", unsupported)
     download.obtain(NAME, str(tmp_path), server.url)
     assert (tmp_path / NAME).read_bytes() == database.read_bytes()
+
+
+PUBLISHED = b"39, State-gov, 77516\n" * 4000
+
+
+@pytest.fixture
+def published(server):
+    server.body = PUBLISHED
+    return download.PublishedFile(
+        name="people.csv",
+        url=f"{server.url}/people.csv",
+        num_bytes=len(PUBLISHED),
+        md5=hashlib.md5(PUBLISHED, usedforsecurity=False).hexdigest(),
+    )
+
+
+def test_a_published_file_comes_whole(server, published, tmp_path):
+    cache = tmp_path / "new"
+    path = download.obtain_published(published, str(cache))
+    assert path == str(cache / "people.csv")
+    assert pathlib.Path(path).read_bytes() == PUBLISHED
+    assert _files(cache) == {"people.csv"}
+    assert server.requests == ["/data/people.csv"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"body": PUBLISHED[:-7]}, "it has 83993 bytes, not 84000"),
+        ({"body": PUBLISHED[:-7], "claimed_length": 84000}, "83993 of 84000 bytes"),
+        ({"body": PUBLISHED.replace(b"39", b"93")}, "its MD5 is .*, not "),
+        ({"body": b"<html>Sign in</html>"}, "it has 20 bytes, not 84000"),
+        ({"body": b"gone", "status": 404}, "HTTP 404"),
+    ],
+)
+def test_anything_but_the_published_file_leaves_nothing(
+    server, published, tmp_path, answer, reason
+):
+    for name, value in answer.items():
+        setattr(server, name, value)
+    with pytest.raises(TaskError, match=reason) as error:
+        download.obtain_published(published, str(tmp_path))
+    message = str(error.value)
+    assert published.url in message and "--data=generated" in message
+    assert str(tmp_path / "people.csv") in message and "\n" not in message
+    assert not _files(tmp_path)
+
+
+def test_an_own_copy_of_a_published_file_is_left_alone(server, published, tmp_path):
+    (tmp_path / "people.csv").write_bytes(b"mine")
+    path = download.obtain_published(published, str(tmp_path))
+    assert pathlib.Path(path).read_bytes() == b"mine"
+    assert not server.requests
 
 
 def _truncate(path):

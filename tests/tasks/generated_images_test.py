@@ -6,13 +6,15 @@ from sklearn import decomposition, ensemble, linear_model, pipeline
 
 from tasks import generated_images
 
-MAKERS = [generated_images.digits, generated_images.shapes]
+CHARACTERS = [generated_images.digits, generated_images.letters]
+MAKERS = [*CHARACTERS, generated_images.shapes]
 
 
 @pytest.mark.parametrize(
     ("make", "num_train", "shape"),
     [
         (generated_images.digits, 6000, (28, 28, 1)),
+        (generated_images.letters, 6000, (28, 28, 1)),
         (generated_images.shapes, 5000, (32, 32, 3)),
     ],
 )
@@ -59,8 +61,9 @@ def test_the_order_says_nothing_of_the_labels(make):
         assert np.bincount(labels[start : start + 1000], minlength=10).min() > 60
 
 
-def test_digits_are_ink_on_nothing():
-    x = generated_images.digits().x_train
+@pytest.mark.parametrize("make", CHARACTERS)
+def test_characters_are_ink_on_nothing(make):
+    x = make().x_train
     assert np.mean(x == 0) > 0.5
     assert (x.max(axis=(1, 2, 3)) > 127).all()
 
@@ -92,8 +95,9 @@ def _difference_from_background(x):
     return distance.reshape(len(x), 8, 4, 8, 4).mean((2, 4)).reshape(len(x), -1)
 
 
-def test_digits_can_be_learnt_but_not_all_by_a_linear_model():
-    arrays = generated_images.digits()
+@pytest.mark.parametrize("make", CHARACTERS)
+def test_characters_can_be_learnt_but_not_all_by_a_linear_model(make):
+    arrays = make()
     linear = _accuracy(_linear(), _pixels, arrays)
     nonlinear = _accuracy(_trees(), _pixels, arrays)
     assert 0.4 < linear < 0.8

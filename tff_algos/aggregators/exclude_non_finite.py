@@ -9,6 +9,57 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
+def build_exclude_computation(
+    value_type: tff.Type, weight_type: tff.Type
+) -> tff.Computation:
+    """Builds what makes zeros of a client's value and weight that are not finite.
+
+    Returns:
+      A computation `(value, weight) -> (value, weight, int32)`, the last 1 for a
+      client that is excluded.
+
+    Raises:
+      TypeError: If `value_type` holds anything but floating point tensors.
+    """
+    if not tff.types.is_structure_of_floats(value_type):
+        raise TypeError(
+            "Expected value_type to be a structure of floating point tensors, "
+            f"found {value_type}."
+        )
+
+    @tff.tensorflow.computation(value_type, weight_type)
+    @tf.function
+    def exclude(value, weight):
+        tensors = [*tf.nest.flatten(value), tf.cast(weight, tf.float64)]
+        finite = tf.reduce_all(
+            [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+        )
+        value, weight = tf.nest.map_structure(
+            lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)),
+            (value, weight),
+        )
+        return value, weight, tf.cast(tf.logical_not(finite), np.int32)
+
+    return exclude
+
+
+def weighted_or_mean(
+    factory: tff.aggregators.WeightedAggregationFactory | None,
+) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns `factory`, or for None `tff.aggregators.MeanFactory()`.
+
+    Raises:
+      TypeError: If `factory` is not a weighted aggregation factory.
+    """
+    factory = tff.aggregators.MeanFactory() if factory is None else factory
+    if not isinstance(factory, tff.aggregators.WeightedAggregationFactory):
+        raise TypeError(
+            "Expected inner to be a tff.aggregators.WeightedAggregationFactory, "
+            f"found {type(factory)}. Tip: tff.aggregators.as_weighted_aggregator."
+        )
+    return factory
+
+
 class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
     """Gives clients with NaN or infinity a zero value of weight zero.
 
@@ -36,13 +87,7 @@ class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
         Raises:
           TypeError: If `inner` is not a weighted aggregation factory.
         """
-        inner = tff.aggregators.MeanFactory() if inner is None else inner
-        if not isinstance(inner, tff.aggregators.WeightedAggregationFactory):
-            raise TypeError(
-                "Expected inner to be a tff.aggregators.WeightedAggregationFactory, "
-                f"found {type(inner)}. Tip: tff.aggregators.as_weighted_aggregator."
-            )
-        self._inner = inner
+        self._inner = weighted_or_mean(inner)
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
@@ -55,25 +100,8 @@ class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
         Raises:
           TypeError: If `value_type` holds anything but floating point tensors.
         """
-        if not tff.types.is_structure_of_floats(value_type):
-            raise TypeError(
-                "Expected value_type to be a structure of floating point tensors, "
-                f"found {value_type}."
-            )
+        exclude = build_exclude_computation(value_type, weight_type)
         process = self._inner.create(value_type, weight_type)
-
-        @tff.tensorflow.computation(value_type, weight_type)
-        @tf.function
-        def exclude(value, weight):
-            tensors = [*tf.nest.flatten(value), tf.cast(weight, tf.float64)]
-            finite = tf.reduce_all(
-                [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
-            )
-            value, weight = tf.nest.map_structure(
-                lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)),
-                (value, weight),
-            )
-            return value, weight, tf.cast(tf.logical_not(finite), np.int32)
 
         @tff.federated_computation(
             process.next.type_signature.parameter[0],

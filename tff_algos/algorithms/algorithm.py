@@ -96,7 +96,7 @@ class RoundHParams:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class CohortHParams(RoundHParams):
+class SampledHParams(RoundHParams):
     """Rounds on sampled clients."""
 
     clients_per_round: int = hparam(
@@ -105,11 +105,20 @@ class CohortHParams(RoundHParams):
     max_elements_per_client: int | None = hparam(
         None, int, AT_LEAST_ONE, "most examples of a client used per round (all)"
     )
-    client_weighting: str = choice(
-        "num_examples",
-        ("num_examples", "uniform"),
-        "weight of a client's update in the mean",
+
+
+def client_weighting_choice(default: str) -> Any:
+    """Declares how clients weigh."""
+    return choice(
+        default, ("num_examples", "uniform"), "weight of a client's update in the mean"
     )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class CohortHParams(SampledHParams):
+    """Rounds on sampled clients whose updates are weighed."""
+
+    client_weighting: str = client_weighting_choice("num_examples")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -125,8 +134,8 @@ class ClientRateHParams:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class LocalTrainingHParams(CohortHParams, ClientRateHParams):
-    """Rounds of local training."""
+class LocalStepsHParams(SampledHParams, ClientRateHParams):
+    """Rounds of local steps."""
 
     client_epochs_per_round: int = hparam(
         1, int, AT_LEAST_ONE, "local epochs per round", "E"
@@ -139,7 +148,6 @@ class LocalTrainingHParams(CohortHParams, ClientRateHParams):
         "K",
         replaces="client_epochs_per_round",
     )
-    client_optimizer: str = choice("sgd", ("sgd", "adam"), "optimizer of local steps")
 
     def batches(self) -> BatchSpec:
         """Returns the batches of E epochs, or of K steps where they are set."""
@@ -153,6 +161,29 @@ class LocalTrainingHParams(CohortHParams, ClientRateHParams):
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class ClientOptimizerHParams:
+    """A client optimizer of choice, which starts afresh in every round."""
+
+    client_optimizer: str = choice("sgd", ("sgd", "adam"), "optimizer of local steps")
+    client_momentum: float = hparam(
+        0.0, float, MOMENTUM, "momentum of local steps (of sgd)"
+    )
+
+    def __attrs_post_init__(self):
+        check_momentum("client_momentum", self.client_momentum, self.client_optimizer)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class UnweightedTrainingHParams(LocalStepsHParams, ClientOptimizerHParams):
+    """Rounds of local training whose algorithm decides how clients weigh."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LocalTrainingHParams(UnweightedTrainingHParams, CohortHParams):
+    """Rounds of local training whose updates are weighed."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class ServerHParams:
     """A server optimizer's step on the aggregate."""
 
@@ -160,7 +191,10 @@ class ServerHParams:
         1.0, float, NON_NEGATIVE, "server learning rate", "eta_g"
     )
     server_learning_rate_decay: float = hparam(
-        1.0, float, DECAY, "factor on the server learning rate after every round"
+        1.0, float, DECAY, "factor on the server learning rate after every period"
+    )
+    server_learning_rate_decay_period: int = hparam(
+        1, int, AT_LEAST_ONE, "rounds between decays of the server learning rate"
     )
 
 
@@ -197,15 +231,20 @@ def check_momentum(name: str, momentum: float, optimizer: str) -> None:
 
 
 def build_optimizer(
-    name: str, learning_rate: float, decay: float = 1.0, momentum: float = 0.0
+    name: str,
+    learning_rate: float,
+    decay: float = 1.0,
+    momentum: float = 0.0,
+    decay_period: int = 1,
 ) -> tff.learning.optimizers.Optimizer:
     """Builds the named TFF optimizer.
 
     Args:
       name: One of "adagrad", "adam", "sgd", "yogi".
       learning_rate: Its learning rate.
-      decay: Factor on the learning rate after each step.
+      decay: Factor on the learning rate after each period.
       momentum: Heavy-ball momentum, of "sgd"; 0 is plain SGD, to the bit.
+      decay_period: Steps of a period.
 
     Raises:
       HyperparameterError: If there is momentum and the optimizer is not "sgd".
@@ -217,15 +256,19 @@ def build_optimizer(
     if decay == 1.0:
         return optimizer
     return tff.learning.optimizers.schedule_learning_rate(
-        optimizer, lambda step: learning_rate * decay**step
+        optimizer, lambda step: learning_rate * decay ** (step // decay_period)
     )
 
 
 def build_client_optimizer(
-    hparams: LocalTrainingHParams,
+    hparams: UnweightedTrainingHParams,
 ) -> tff.learning.optimizers.Optimizer:
     """Builds the client optimizer; the client work applies its decay."""
-    return build_optimizer(hparams.client_optimizer, hparams.client_learning_rate)
+    return build_optimizer(
+        hparams.client_optimizer,
+        hparams.client_learning_rate,
+        momentum=hparams.client_momentum,
+    )
 
 
 def server_optimizer_from(
@@ -236,11 +279,12 @@ def server_optimizer_from(
         hparams.server_optimizer,
         hparams.server_learning_rate,
         hparams.server_learning_rate_decay,
+        decay_period=hparams.server_learning_rate_decay_period,
     )
 
 
 def build_momentum_optimizer(
-    learning_rate: float, momentum: float, decay: float = 1.0
+    learning_rate: float, momentum: float, decay: float = 1.0, decay_period: int = 1
 ) -> tff.learning.optimizers.Optimizer:
     """Builds heavy-ball SGD, v <- momentum * v + u and w <- w - rate * v.
 
@@ -250,7 +294,7 @@ def build_momentum_optimizer(
       HyperparameterError: If an argument is out of range.
     """
     ServerMomentumHParams(server_learning_rate=learning_rate, server_momentum=momentum)
-    return build_optimizer("sgd", learning_rate, decay, momentum)
+    return build_optimizer("sgd", learning_rate, decay, momentum, decay_period)
 
 
 def momentum_optimizer_from(
@@ -261,6 +305,7 @@ def momentum_optimizer_from(
         hparams.server_learning_rate,
         hparams.server_momentum,
         hparams.server_learning_rate_decay,
+        hparams.server_learning_rate_decay_period,
     )
 
 
@@ -270,6 +315,7 @@ def single_stage(
     hparams: Any,
     batches: BatchSpec | None = None,
     train_examples: Callable[[str], Examples] | None = None,
+    with_client_index: bool = False,
 ) -> tuple[Stage]:
     """Returns the one stage of an algorithm that trains on sampled clients.
 
@@ -279,6 +325,7 @@ def single_stage(
       hparams: Rounds and cohort size; also the batches, unless they are given.
       batches: The clients' batches.
       train_examples: What clients train on, if not the task's examples.
+      with_client_index: Whether clients are told which they are; see `Stage`.
     """
     stage = Stage(
         name=name,
@@ -287,6 +334,7 @@ def single_stage(
         clients_per_round=hparams.clients_per_round,
         batches=batches or hparams.batches(),
         train_examples=train_examples,
+        with_client_index=with_client_index,
     )
     return (stage,)
 
@@ -299,8 +347,9 @@ def client_weighting(hparams: CohortHParams) -> tff.learning.ClientWeighting:
 def compose(
     model: ModelOrFn,
     client_work: tff.learning.templates.ClientWorkProcess,
-    server_optimizer: tff.learning.optimizers.Optimizer,
+    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
     *,
+    finalizer: tff.learning.templates.FinalizerProcess | None = None,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
 ) -> tff.learning.templates.LearningProcess:
@@ -309,7 +358,8 @@ def compose(
     Args:
       model: The model that the client work trains.
       client_work: The client work.
-      server_optimizer: Takes the aggregate for a gradient.
+      server_optimizer: Takes the aggregate for a gradient; needs no `finalizer`.
+      finalizer: Instead of a step of `server_optimizer`.
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
 
@@ -332,5 +382,6 @@ def compose(
         or tff.learning.templates.build_broadcast_process(weights_type),
         client_work,
         aggregator.create(result_type.update, result_type.update_weight),
-        finalizers.build_apply_optimizer_finalizer(server_optimizer, weights_type),
+        finalizer
+        or finalizers.build_apply_optimizer_finalizer(server_optimizer, weights_type),
     )

@@ -23,7 +23,11 @@ from tff_algos.hyperparameters import MOMENTUM, choice, hparam
 
 
 @attrs.frozen(kw_only=True)
-class MimeLiteHParams(algorithm.LocalTrainingHParams, algorithm.ServerOptimizerHParams):
+class MimeLiteHParams(
+    algorithm.LocalStepsHParams,
+    algorithm.CohortHParams,
+    algorithm.ServerOptimizerHParams,
+):
     """MimeLite: FedAvg's, and the base optimizer's momentum."""
 
     client_optimizer: str = choice(

@@ -6,8 +6,16 @@ function that returns a `tff.learning.models.VariableModel`, and treats invalid
 clients alike (`local_model.report`).
 """
 
+from tff_algos.client_works.agnostic_training import (
+    AgnosticState,
+    build_agnostic_training_client_work,
+)
+from tff_algos.client_works.attacks import attacked_batches, attacked_model
 from tff_algos.client_works.full_gradient import build_full_gradient_client_work
 from tff_algos.client_works.local_training import build_local_training_client_work
+from tff_algos.client_works.loss_weighted_training import (
+    build_loss_weighted_training_client_work,
+)
 from tff_algos.client_works.meta_gradient import (
     build_meta_gradient_client_work,
     epochs_then_all,
@@ -17,8 +25,13 @@ from tff_algos.client_works.mime_lite import build_mime_lite_client_work
 from tff_algos.client_works.pooled_training import build_pooled_training_client_work
 
 __all__ = [
+    "AgnosticState",
+    "attacked_batches",
+    "attacked_model",
+    "build_agnostic_training_client_work",
     "build_full_gradient_client_work",
     "build_local_training_client_work",
+    "build_loss_weighted_training_client_work",
     "build_meta_gradient_client_work",
     "build_mime_lite_client_work",
     "build_pooled_training_client_work",

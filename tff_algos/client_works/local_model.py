@@ -34,10 +34,20 @@ class Weights:
 
 @attrs.frozen
 class BatchResult:
-    """What one batch gives: gradients of the mean loss, and bookkeeping."""
+    """What one batch gives: the mean loss, its gradients, and bookkeeping."""
 
+    loss: tf.Tensor  # []
     gradients: Tensors
     non_trainable: Tensors
+    metrics: Any
+    num_examples: tf.Tensor  # int64 []
+
+
+@attrs.frozen
+class Evaluation:
+    """What a batch gives that is not trained on: its mean loss, and bookkeeping."""
+
+    loss: tf.Tensor  # []
     metrics: Any
     num_examples: tf.Tensor  # int64 []
 
@@ -52,6 +62,10 @@ class LocalModel(abc.ABC):
     @abc.abstractmethod
     def loss_gradients(self, weights: Weights, metrics: Any, batch: Any) -> BatchResult:
         """Returns the gradient of the batch's mean loss at `weights`."""
+
+    @abc.abstractmethod
+    def evaluate(self, weights: Weights, metrics: Any, batch: Any) -> Evaluation:
+        """Returns the batch's mean loss at `weights`, without dropout."""
 
     @abc.abstractmethod
     def reset_metrics(self) -> None:
@@ -76,27 +90,39 @@ class _FunctionalLocalModel(LocalModel):
         return tuple(tf.nest.flatten(self._model.initialize_metrics_state()))
 
     def loss_gradients(self, weights, metrics, batch):
-        x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
         with tf.GradientTape() as tape:
             tape.watch(weights.trainable)
-            output = self._model.predict_on_batch(
-                (weights.trainable, weights.non_trainable), x, training=True
-            )
-            loss = self._model.loss(output=output, label=y)
+            output, loss = self._forward(weights, batch, training=True)
         gradients = tape.gradient(
             loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
-        batch_output = tff.learning.models.BatchOutput(
-            loss=loss, predictions=output, num_examples=num_examples
+        metrics, num_examples = self._count(metrics, batch, output, loss)
+        return BatchResult(
+            loss, gradients, weights.non_trainable, metrics, num_examples
         )
+
+    def evaluate(self, weights, metrics, batch):
+        output, loss = self._forward(weights, batch, training=False)
+        return Evaluation(loss, *self._count(metrics, batch, output, loss))
+
+    def _forward(self, weights, batch, training):
+        x, y = _inputs_and_labels(batch)
+        output = self._model.predict_on_batch(
+            (weights.trainable, weights.non_trainable), x, training=training
+        )
+        return output, self._model.loss(output=output, label=y)
+
+    def _count(self, metrics, batch, output, loss):
+        """Returns the metrics with the batch in them, and its size."""
+        num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
         metrics = self._model.update_metrics_state(
             tf.nest.pack_sequence_as(self._metrics_structure, metrics),
-            labels=y,
-            batch_output=batch_output,
+            labels=_inputs_and_labels(batch)[1],
+            batch_output=tff.learning.models.BatchOutput(
+                loss=loss, predictions=output, num_examples=num_examples
+            ),
         )
-        metrics = tuple(tf.nest.flatten(metrics))
-        return BatchResult(gradients, weights.non_trainable, metrics, num_examples)
+        return tuple(tf.nest.flatten(metrics)), num_examples
 
     def reset_metrics(self):
         pass  # They are in the state that the loop carries.
@@ -108,6 +134,10 @@ class _FunctionalLocalModel(LocalModel):
             self.initial_metrics(),
         )
         return tf.nest.pack_sequence_as(self._metrics_structure, counted)
+
+
+def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
+    return (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
 
 
 class VariableLocalModel(LocalModel):
@@ -142,15 +172,23 @@ class VariableLocalModel(LocalModel):
             self._variables().trainable,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        num_examples = output.num_examples
-        if num_examples is None:
-            num_examples = tf.shape(output.predictions)[0]
         return BatchResult(
+            output.loss,
             tuple(tf.convert_to_tensor(gradient) for gradient in gradients),
             self.read_weights().non_trainable,
             metrics,
-            tf.cast(num_examples, tf.int64),
+            self._num_examples(output),
         )
+
+    def evaluate(self, weights, metrics, batch):
+        self.assign_weights(weights)
+        output = self._model.forward_pass(batch, training=False)
+        return Evaluation(output.loss, metrics, self._num_examples(output))
+
+    def _num_examples(self, output: tff.learning.models.BatchOutput) -> tf.Tensor:
+        if output.num_examples is None:
+            return tf.shape(output.predictions, out_type=tf.int64)[0]
+        return tf.cast(output.num_examples, tf.int64)
 
     def reset_metrics(self):
         self._model.reset_metrics()
@@ -278,6 +316,14 @@ class ClientReport:
     metrics: Any
     counts: collections.OrderedDict[str, tf.Tensor]
     counts_in: tf.Tensor
+
+    def with_weight(self, weight: tf.Tensor) -> "ClientReport":
+        """Returns the report with another weight, which is 0 if it does not count."""
+        result = tff.learning.templates.ClientResult(
+            update=self.result.update,
+            update_weight=zero_unless(self.counts_in, weight),
+        )
+        return attrs.evolve(self, result=result)
 
 
 def report(

@@ -6,6 +6,7 @@ model delta, so that a server optimizer can take it for a gradient.
 """
 
 import collections
+from collections.abc import Callable
 
 import attrs
 
@@ -27,6 +28,13 @@ class TrainingState:
     optimizer_state: object
     metrics: object
     num_examples: tf.Tensor  # int64 []
+    loss_sum: tf.Tensor  # Of the examples, before each step; float64 [].
+
+    def mean_loss(self) -> tf.Tensor:
+        """Returns the mean loss of the examples as they were trained on, float64."""
+        return tf.math.divide_no_nan(
+            self.loss_sum, tf.cast(self.num_examples, tf.float64)
+        )
 
 
 def proximal_gradients(
@@ -94,6 +102,7 @@ def train(
             new_optimizer_state,
             result.metrics,
             state.num_examples + result.num_examples,
+            state.loss_sum + sum_of_losses(result.loss, result.num_examples),
         )
 
     return dataset.reduce(
@@ -102,9 +111,89 @@ def train(
             optimizer_state,
             model.initial_metrics(),
             tf.constant(0, tf.int64),
+            tf.constant(0.0, tf.float64),
         ),
         step,
     )
+
+
+def sum_of_losses(loss: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
+    """Returns what a batch of mean loss `loss` adds to the sum, float64 []."""
+    return tf.cast(loss, tf.float64) * tf.cast(num_examples, tf.float64)
+
+
+@attrs.frozen
+class LocalUpdate:
+    """What a client's training came to.
+
+    Attributes:
+      delta: Initial minus trained weights, in the order of the trainable weights.
+      final: The state after its last batch.
+    """
+
+    delta: Tensors
+    final: TrainingState
+
+    def report(
+        self,
+        model: LocalModel,
+        server_weights: tff.learning.models.ModelWeights,
+        client_weighting: tff.learning.ClientWeighting,
+        *also_finite: object,
+    ) -> local_model.ClientReport:
+        """Returns the client's report; see `local_model.report`."""
+        return local_model.report(
+            model,
+            server_weights,
+            self.delta,
+            client_weighting,
+            self.final.num_examples,
+            self.final.metrics,
+            *also_finite,
+        )
+
+
+LocalUpdateFn = Callable[
+    [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, tf.data.Dataset],
+    LocalUpdate,
+]
+
+
+def build_local_update(
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    proximal_strength: float = 0.0,
+    learning_rate_decay: float = 1.0,
+) -> LocalUpdateFn:
+    """Builds what every client does: train from the server's weights.
+
+    Args:
+      optimizer: The client optimizer; starts afresh.
+      proximal_strength: As in `build_local_training_client_work`.
+      learning_rate_decay: As in `build_local_training_client_work`.
+
+    Returns:
+      A function of the view of the model, the round (int32 []), the server's weights
+      and the client's data set.
+    """
+
+    def local_update(model, round_num, server_weights, dataset):
+        initial = local_model.flatten(server_weights)
+        optimizer_state = decay_learning_rate(
+            optimizer,
+            initialize_optimizer(optimizer, initial.trainable),
+            learning_rate_decay,
+            round_num,
+        )
+        final = train(
+            model, optimizer, initial, optimizer_state, dataset, proximal_strength
+        )
+        delta = tf.nest.map_structure(
+            tf.subtract, initial.trainable, final.weights.trainable
+        )
+        return LocalUpdate(delta, final)
+
+    return local_update
 
 
 def build_local_training_client_work(
@@ -142,28 +231,14 @@ def build_local_training_client_work(
       `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`.
     """
 
+    local_update = build_local_update(
+        optimizer,
+        proximal_strength=proximal_strength,
+        learning_rate_decay=learning_rate_decay,
+    )
+
     def client_update(model, round_num, server_weights, dataset):
-        initial = local_model.flatten(server_weights)
-        optimizer_state = decay_learning_rate(
-            optimizer,
-            initialize_optimizer(optimizer, initial.trainable),
-            learning_rate_decay,
-            round_num,
-        )
-        final = train(
-            model, optimizer, initial, optimizer_state, dataset, proximal_strength
-        )
-        delta = tf.nest.map_structure(
-            tf.subtract, initial.trainable, final.weights.trainable
-        )
-        report = local_model.report(
-            model,
-            server_weights,
-            delta,
-            client_weighting,
-            final.num_examples,
-            final.metrics,
-        )
-        return report, {}
+        update = local_update(model, round_num, server_weights, dataset)
+        return update.report(model, server_weights, client_weighting), {}
 
     return build_round_process(model, client_update, metrics_aggregator)

@@ -16,9 +16,12 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.execution import chunk_functions, client_data, vectorization
+from tff_algos.execution import (
+    accumulation,
+    chunk_functions,
+    client_data,
+)
 from tff_algos.execution.client_passes import (
-    Lazy,
     PassInputs,
     PassResult,
     Tensors,
@@ -26,6 +29,8 @@ from tff_algos.execution.client_passes import (
     as_tensor,
 )
 from tff_algos.execution.dataflow import Placement
+from tff_algos.execution.kept_values import KeptValues
+from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.vectorization import VectorizedWork
 
@@ -83,20 +88,15 @@ class BatchedPass:
         self._pass = client_pass
         self._work = work
         self._cache = cache
-        self._sums = tuple(map(vectorization.is_sum, client_pass.aggregates))
         self._chunk_functions = [
-            Lazy(
-                lambda d=device: chunk_functions.ChunkFunctions(
-                    client_pass, work, self._sums, d
-                )
-            )
+            Lazy(lambda d=device: chunk_functions.ChunkFunctions(client_pass, work, d))
             for device in devices
         ]
         self._read_data = Lazy(lambda: chunk_functions.build_data(work))
-        self._accumulate = Lazy(
-            lambda: chunk_functions.build_accumulate(
-                client_pass.aggregates, self._sums, devices[0]
-            )
+        self._accumulation = accumulation.Accumulation(
+            client_pass.aggregates,
+            devices[0],
+            lambda folded: chunk_functions.build_accumulate(folded, devices[0]),
         )
 
     @property
@@ -131,8 +131,8 @@ class BatchedPass:
         first = self._read(inputs, 0)
         chunk_size = self._chunk_size(first, chunk_bytes, inputs.num_clients)
         starts = range(0, inputs.num_clients, chunk_size)
-        accumulators = list(inputs.zeros)
-        kept = [[] for _ in self._pass.kept]
+        running = self._accumulation.start(inputs.zeros, inputs.num_clients)
+        kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
 
         def run_chunk(index: int) -> Tensors:
             start = starts[index]
@@ -145,12 +145,11 @@ class BatchedPass:
             return self._run_chunk(inputs, positions, data, functions)
 
         for outputs in workers.map_in_order(run_chunk, len(starts)):
-            values = outputs[: len(outputs) - len(kept)]
-            for column, stacked in zip(kept, outputs[len(values) :], strict=True):
-                column.extend(tf.unstack(stacked))
-            if accumulators:
-                accumulators = self._accumulate()(*accumulators, *values)
-        return PassResult(accumulators, kept)
+            values = outputs[: len(outputs) - len(kept.columns)]
+            for own in zip(*map(tf.unstack, outputs[len(values) :]), strict=True):
+                kept.append(own)
+            running.add(values, stacked=True)
+        return PassResult(running.result(), kept.columns)
 
     def _chunk_size(
         self,

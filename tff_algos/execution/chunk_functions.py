@@ -1,6 +1,8 @@
 """The functions that run a chunk of clients: every one with an axis of clients."""
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -11,8 +13,9 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 
 from tff_algos.execution import graph_functions, types, vectorization
-from tff_algos.execution.client_passes import Lazy, Tensors
+from tff_algos.execution.client_passes import Tensors
 from tff_algos.execution.dataflow import Aggregate, Placement
+from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.vectorization import Reduction, VectorizedWork
@@ -143,11 +146,30 @@ def map_clients(
         )
 
     try:
-        return tf.vectorized_map(
-            one, (tf.range(num_clients), *own), fallback_to_while_loop=False
-        )
+        with _without_error_logs():
+            return tf.vectorized_map(
+                one, (tf.range(num_clients), *own), fallback_to_while_loop=False
+            )
     except (ValueError, NotImplementedError, TypeError) as error:
         raise vectorization.NotVectorizableError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _without_error_logs() -> Iterator[None]:
+    """Keeps pfor from logging a page about each op that it cannot convert.
+
+    It is no error here: clients then run one by one, which is said in one line.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "pfor was converting op" not in record.getMessage()
+
+    logger = tf.get_logger()
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 class _ReduceFunctions:
@@ -260,7 +282,6 @@ class ChunkFunctions:
         self,
         client_pass: ClientPass,
         work: VectorizedWork,
-        sums: Sequence[bool],
         device: str,
     ):
         specs = _input_specs(work, batched=True)
@@ -272,29 +293,32 @@ class ChunkFunctions:
             stacked = [*stacked, *([True] * len(reduction.state_specs))]
 
         def summed(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
-            return _summed(client_pass.aggregates, sums, outputs)
+            return _summed(client_pass.aggregates, outputs)
 
         self.finish = _Vectorized(work.finish, specs, stacked, device, summed)
 
 
 def _summed(
-    aggregates: Sequence[Aggregate], sums: Sequence[bool], outputs: list[tf.Tensor]
+    aggregates: Sequence[Aggregate], outputs: list[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Sums the values of those aggregates that are sums over the clients' axis."""
     results, remaining = [], list(outputs)
-    for aggregate, is_sum in zip(aggregates, sums, strict=True):
+    for aggregate in aggregates:
         values = remaining[: aggregate.num_values]
         remaining = remaining[aggregate.num_values :]
-        results += [tf.reduce_sum(v, axis=0) for v in values] if is_sum else values
+        if vectorization.is_sum(aggregate):
+            values = [tf.reduce_sum(value, axis=0) for value in values]
+        results += values
     return results + remaining
 
 
 def build_accumulate(
-    aggregates: Sequence[Aggregate], sums: Sequence[bool], device: str
+    aggregates: Sequence[Aggregate], device: str
 ) -> Callable[..., Tensors]:
     """Returns the function that adds a chunk's values to the accumulators."""
     totals = [port for aggregate in aggregates for port in aggregate.outputs()]
     specs = [types.tensor_spec(port.type_signature) for port in totals]
+    sums = tuple(map(vectorization.is_sum, aggregates))
     for aggregate, is_sum in zip(aggregates, sums, strict=True):
         values = [types.tensor_spec(port.type_signature) for port in aggregate.values]
         specs += values if is_sum else map(_batched, values)

@@ -6,7 +6,6 @@ alive at once than twice the threads.
 """
 
 import collections
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import TypeVar
@@ -17,8 +16,10 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-from tff_algos.execution import graph_functions, graph_rewrites
+from tff_algos.execution import accumulation, graph_functions, graph_rewrites
 from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.kept_values import KeptValues
+from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
 
 _T = TypeVar("_T")
@@ -54,12 +55,14 @@ class PassInputs:
         client.
       zeros: A tensor for each tensor of the aggregates' accumulators.
       num_clients: How many clients there are.
+      max_kept_bytes: Memory for what the pass keeps; more of it goes to a file.
     """
 
     server: dict[Port, tf.Tensor]
     clients: dict[Port, Sequence[tf.Tensor | tf.data.Dataset]]
     zeros: Tensors
     num_clients: int
+    max_kept_bytes: int
 
 
 @attrs.frozen(eq=False)
@@ -94,8 +97,10 @@ class StreamingPass:
             Lazy(lambda d=device: graph_functions.build(client_pass.fragment, d))
             for device in devices
         ]
-        self._accumulate = Lazy(
-            lambda: graph_functions.build_accumulate(client_pass.aggregates, devices[0])
+        self._accumulation = accumulation.Accumulation(
+            client_pass.aggregates,
+            devices[0],
+            lambda folded: graph_functions.build_accumulate(folded, devices[0]),
         )
 
     def run(self, inputs: PassInputs, workers: "Workers") -> PassResult:
@@ -111,8 +116,8 @@ class StreamingPass:
         Raises:
           ClientError: If the work of a client fails.
         """
-        accumulators = list(inputs.zeros)
-        kept = [[] for _ in self._pass.kept]
+        running = self._accumulation.start(inputs.zeros, inputs.num_clients)
+        kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
         num_kept = len(self._pass.kept)
 
         def work(position: int) -> Tensors:
@@ -122,11 +127,9 @@ class StreamingPass:
             work, inputs.num_clients, one_at_a_time=self._takes_turns
         ):
             values = outputs[: len(outputs) - num_kept]
-            for column, tensor in zip(kept, outputs[len(values) :], strict=True):
-                column.append(tensor)
-            if accumulators:
-                accumulators = self._accumulate()(*accumulators, *values)
-        return PassResult(accumulators, kept)
+            kept.append(outputs[len(values) :])
+            running.add(values, stacked=False)
+        return PassResult(running.result(), kept.columns)
 
     def _run_client(self, inputs: PassInputs, position: int) -> Tensors:
         arguments = [
@@ -147,21 +150,6 @@ def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:
     if isinstance(value, tf.data.Dataset):
         return tf.data.experimental.to_variant(value)
     return value
-
-
-class Lazy:
-    """A value made at its first use, once, whatever thread asks first."""
-
-    def __init__(self, make: Callable[[], _T]):
-        self._make = make
-        self._lock = threading.Lock()
-
-    def __call__(self) -> _T:
-        with self._lock:
-            if self._make is not None:
-                self._value = self._make()
-                self._make = None
-        return self._value
 
 
 class Workers:

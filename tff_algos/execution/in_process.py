@@ -52,6 +52,7 @@ class InProcessContext(tff.framework.SyncContext):
         insecure_aggregation: bool = False,
         batch_clients: bool | None = None,
         max_cached_bytes: int = 1 << 30,
+        max_kept_bytes: int = 4 << 30,
     ):
         """Makes the context; see `set_in_process_context` for the arguments."""
         if default_num_clients < 0:
@@ -69,6 +70,7 @@ class InProcessContext(tff.framework.SyncContext):
             cache=client_data.BatchCache(max_cached_bytes),
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,
+            max_kept_bytes=max_kept_bytes,
         )
         self._insecure_aggregation = insecure_aggregation
         self._programs = _ProgramCache(self._compile)
@@ -117,6 +119,7 @@ def set_in_process_context(
     insecure_aggregation: bool = False,
     batch_clients: bool | None = None,
     max_cached_bytes: int = 1 << 30,
+    max_kept_bytes: int = 4 << 30,
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
@@ -137,6 +140,9 @@ def set_in_process_context(
         a `tff.learning.models.FunctionalModel`. The same results but for rounding.
       max_cached_bytes: Memory for batches of clients' data sets that come again,
         used by vectorised work.
+      max_kept_bytes: Memory for values that differ between clients and that a later
+        part of the same computation needs again, as the updates for a second pass of
+        an aggregation. What exceeds it goes to a temporary file.
 
     Returns:
       The context.
@@ -151,6 +157,7 @@ def set_in_process_context(
         insecure_aggregation=insecure_aggregation,
         batch_clients=batch_clients,
         max_cached_bytes=max_cached_bytes,
+        max_kept_bytes=max_kept_bytes,
     )
     tff.framework.set_default_context(context)
     return context

@@ -11,8 +11,9 @@ from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 
 from tff_algos.execution import graph_functions, types
-from tff_algos.execution.client_passes import Lazy, PassInputs, as_tensor
+from tff_algos.execution.client_passes import PassInputs, as_tensor
 from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.pass_runner import PassRunner, Resources
 from tff_algos.execution.plan import ClientPass, Plan, ServerStage
 
@@ -98,6 +99,7 @@ class _Step:
             self._stage = Lazy(lambda: graph_functions.build(step.fragment, device))
         else:
             self._pass = PassRunner(step, resources)
+            self._max_kept_bytes = resources.max_kept_bytes
 
     def run(self, values: _Values) -> None:
         """Takes what the step needs from `values` and adds what it gives."""
@@ -121,6 +123,7 @@ class _Step:
                 inputs[Placement.CLIENTS],
                 zeros,
                 values.num_clients,
+                self._max_kept_bytes,
             )
         )
         totals = [port for each in step.aggregates for port in each.outputs()]

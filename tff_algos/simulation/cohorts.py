@@ -4,8 +4,9 @@ Everything here is a function of the seed and the round, so that a resumed run
 sees what an uninterrupted one would have seen.
 """
 
+import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 
 import attrs
@@ -15,6 +16,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.simulation.attacks import Attack
 from tff_algos.simulation.batching import (
     BatchSpec,
     Examples,
@@ -24,6 +26,9 @@ from tff_algos.simulation.batching import (
 from tff_algos.simulation.errors import CohortSizeError
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.task import Task
+
+# A client's batches, alone or among other data sets by name.
+ClientData = tf.data.Dataset | Mapping[str, tf.data.Dataset]
 
 
 def check_cohort_size(client_ids: Sequence[str], size: int) -> None:
@@ -72,33 +77,77 @@ def pooled_batches(
     return batch_examples((x[chosen], y[chosen]), attrs.evolve(spec, shuffle=False), 0)
 
 
+def cohort_ids(
+    stage: Stage,
+    task: Task,
+    seed: int,
+    round_num: int,
+    attack: Attack | None = None,
+) -> list[str]:
+    """Returns who takes part in a round; nobody by name where examples are pooled.
+
+    Args:
+      stage: The cohort's size.
+      task: The clients.
+      seed: The run's seed.
+      round_num: The round, counted over all stages.
+      attack: Brings its malicious clients in.
+
+    Raises:
+      CohortSizeError: If the task has fewer training clients than the cohort.
+    """
+    if stage.clients_per_round is None:
+        return []
+    size = stage.clients_per_round
+    sampled = sample_cohort(task.train_client_ids, size, seed, round_num)
+    return sampled if attack is None else attack.cohort(sampled)
+
+
 def cohort_datasets(
-    stage: Stage, task: Task, seed: int, round_num: int
-) -> list[tf.data.Dataset]:
-    """Returns the batches of every client that takes part in a round.
+    stage: Stage,
+    task: Task,
+    seed: int,
+    round_num: int,
+    attack: Attack | None = None,
+) -> list[ClientData]:
+    """Returns the data of every client that takes part in a round.
 
     Args:
       stage: Cohort size and batches.
       task: The clients.
       seed: The run's seed.
       round_num: The round, counted over all stages.
+      attack: What malicious clients do, or None.
 
     Raises:
       CohortSizeError: If the task has fewer training clients than the cohort.
     """
     if stage.clients_per_round is None:
         return [pooled_batches(task, stage.batches, seed, round_num)]
-    cohort = sample_cohort(
-        task.train_client_ids, stage.clients_per_round, seed, round_num
-    )
+    cohort = cohort_ids(stage, task, seed, round_num, attack)
     round_seed = derive_seed(seed, "round", round_num)
     examples = stage.train_examples or functools.partial(task.examples, split="train")
-    return [
-        batch_examples(
-            examples(client_id), stage.batches, derive_seed(round_seed, client_id)
+
+    def client_data(client_id: str) -> ClientData:
+        seed = derive_seed(round_seed, client_id)
+        batches = batch_examples(examples(client_id), stage.batches, seed)
+        if attack is not None:
+            batches = attack.batches(client_id, batches)
+        if not stage.with_client_index:
+            return batches
+        index = _positions(task)[client_id]
+        return collections.OrderedDict(
+            examples=batches,
+            client_index=tf.data.Dataset.from_tensors(tf.constant(index, tf.int32)),
         )
-        for client_id in cohort
-    ]
+
+    return [client_data(client_id) for client_id in cohort]
+
+
+@functools.lru_cache(maxsize=1)
+def _positions(task: Task) -> Mapping[str, int]:
+    """Returns each training client's position among them."""
+    return {client_id: index for index, client_id in enumerate(task.train_client_ids)}
 
 
 class CohortLoader:
@@ -107,7 +156,7 @@ class CohortLoader:
     One cohort is loaded ahead, so memory is that of two cohorts at most.
     """
 
-    def __init__(self, load: Callable[[int], list[tf.data.Dataset]], last_round: int):
+    def __init__(self, load: Callable[[int], list[ClientData]], last_round: int):
         """Loads nothing yet.
 
         Args:
@@ -119,8 +168,8 @@ class CohortLoader:
         self._thread = futures.ThreadPoolExecutor(1, "tff_algos-cohort")
         self._ahead: dict[int, futures.Future] = {}
 
-    def datasets(self, round_num: int) -> list[tf.data.Dataset]:
-        """Returns the datasets of a round, and begins to load the next one's.
+    def datasets(self, round_num: int) -> list[ClientData]:
+        """Returns the data of a round, and begins to load the next one's.
 
         Raises:
           Exception: What `load` raises.

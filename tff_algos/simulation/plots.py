@@ -55,6 +55,46 @@ def plot_learning_curves(
     _save(figure, path)
 
 
+def plot_fairness(
+    rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
+) -> None:
+    """Draws how accuracy is distributed over clients by round, and who improves."""
+    tracked = any("improved_clients" in row for row in rows)
+    figure = matplotlib.figure.Figure(figsize=((1 + tracked) * _SIZE[0], _SIZE[1]))
+    axes = figure.subplots(1, 1 + tracked, squeeze=False)[0]
+    series = {
+        name: np.array(_series(rows, f"eval/client_accuracy_{name}"))
+        for name in ("mean", "std", "worst_decile", "best_decile")
+    }
+    rounds, mean = series["mean"]
+    marker = "o" if len(rounds) == 1 else None
+    spread = series["std"][1]
+    axes[0].fill_between(
+        rounds, mean - spread, mean + spread, alpha=0.2, color=_INITIAL
+    )
+    axes[0].plot(
+        rounds, mean, marker=marker, color=_INITIAL, label="mean, one deviation around"
+    )
+    for name, label, style in (
+        ("best_decile", "best tenth", "--"),
+        ("worst_decile", "worst tenth", ":"),
+    ):
+        axes[0].plot(*series[name], style, marker=marker, color=_INITIAL, label=label)
+    axes[0].set_ylabel("accuracy on the client's test examples")
+    axes[0].legend(loc="lower right")
+    if tracked:
+        improved_rounds, improved = _series(rows, "improved_clients")
+        marker = "o" if len(improved_rounds) == 1 else None
+        axes[1].plot(improved_rounds, improved, marker=marker, color=_PERSONALIZED)
+        axes[1].set_ylim(-0.02, 1.02)
+        axes[1].set_ylabel("share of the round's clients no worse off")
+    for axis in axes:
+        axis.set_xlabel("round")
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    _save(figure, path)
+
+
 def plot_personalization_by_client(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
@@ -137,6 +177,8 @@ def draw_all(
     directory.mkdir(exist_ok=True)
     if rows:
         plot_learning_curves(rows, title, directory / "learning_curves.png")
+    if any("eval/client_accuracy_mean" in row for row in rows):
+        plot_fairness(rows, title, directory / "fairness.png")
     tested = [result for result in results if result.num_test_examples]
     if not tested:
         return

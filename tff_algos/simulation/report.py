@@ -45,6 +45,14 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
                     f"{_percent(mean)} ({_percent(std)})",
                 )
             )
+            worst, best = (
+                _percent(people[f"{kind}_accuracy_{end}_decile"])
+                for end in ("worst", "best")
+            )
+            rows.append(("  worst and best tenth of clients", f"{worst}, {best}"))
+    if summary["improved_clients"] is not None:
+        share = _percent(summary["improved_clients"])
+        rows.append(("clients no worse off, mean over rounds", share))
     for name, count in summary["excluded"].items():
         if count:
             rows.append((name.replace("_", " "), str(count)))

@@ -11,7 +11,13 @@ from tff_algos.simulation.metrics import ROUND, rounds_to_target
 from tff_algos.simulation.task import Task
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
-_COUNTS = ("num_non_finite_clients", "num_empty_clients", "num_rejected_rounds")
+_COUNTS = (
+    "num_non_finite_clients",
+    "num_empty_clients",
+    "num_rejected_rounds",
+    "aggregator/num_zero_updates",
+    "aggregator/qp_fallbacks",
+)
 
 
 def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
@@ -60,7 +66,11 @@ def summarize(
         "rounds_to_eval_accuracy": rounds_to_target(
             rows, "eval/accuracy", TARGET_ACCURACIES
         ),
-        "excluded": {n: sum(row.get(n, 0) for row in rows) for n in _COUNTS},
+        "excluded": {
+            name.rpartition("/")[2]: sum(row.get(name, 0) for row in rows)
+            for name in _COUNTS
+        },
+        "improved_clients": _mean(rows, "improved_clients"),
         "wall_seconds": round(wall_seconds, 2),
         "train_seconds": round(train_seconds, 2),
         "rounds_per_second": round(len(rows) / train_seconds, 4) if rows else None,
@@ -68,3 +78,9 @@ def summarize(
             name: round(held / 2**20) for name, held in peak_memory.items()
         },
     }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Returns the mean over the rounds that have it; None if there is none."""
+    values = [row[name] for row in rows if name in row]
+    return sum(values) / len(values) if values else None

@@ -24,8 +24,17 @@ from tff_algos.hyperparameters import (
     POSITIVE,
     choice,
     hparam,
+    switch,
 )
-from tff_algos.simulation import checkpoints, cohorts, evaluation, files, plots, results
+from tff_algos.simulation import (
+    attacks,
+    checkpoints,
+    cohorts,
+    evaluation,
+    files,
+    plots,
+    results,
+)
 from tff_algos.simulation.errors import OutputError, ResumeError
 from tff_algos.simulation.metrics import MetricsLog, flatten_metrics, read_rows
 from tff_algos.simulation.progress import Progress
@@ -62,6 +71,16 @@ class RunOptions:
     personalization_optimizer: str | None = choice(
         None, ("sgd", "adam"), "optimizer of fine-tuning (the clients')"
     )
+    track_improvement: bool = switch(
+        False,
+        "measure in every round the share of its clients whose training loss does not "
+        "rise: two more evaluations of each",
+    )
+    attack: str | None = attacks.attack_option()
+    malicious_clients: str | None = attacks.malicious_clients_option()
+    malicious_every_round: bool = switch(
+        True, "malicious clients take part in every round, in place of others"
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -78,6 +97,7 @@ class RunSpec:
       config: What else `config.json` shall hold.
       personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
+      attack: What malicious clients do; the stages are then built for its task.
       resume: Whether to go on with the run in `output_dir`, if there is one.
     """
 
@@ -89,6 +109,7 @@ class RunSpec:
     config: Mapping[str, Any] = attrs.field(factory=dict)
     personalization_optimizer: tff.learning.optimizers.Optimizer
     options: RunOptions = RunOptions()
+    attack: attacks.Attack | None = None
     resume: bool = True
 
     @property
@@ -158,15 +179,18 @@ class _Training:
         self._saved = self.rounds_done
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
+        self._improvement = evaluation.build_improvement_fn(spec.task)
 
     def close(self) -> None:
         """Ends what runs beside the rounds."""
         self._cohorts.close()
 
-    def _load_cohort(self, round_num: int) -> list[tf.data.Dataset]:
+    def _load_cohort(self, round_num: int) -> list[cohorts.ClientData]:
         spec = self._spec
         stage = spec.stages[_stage_of_round(spec.stages, round_num)]
-        return cohorts.cohort_datasets(stage, spec.task, spec.options.seed, round_num)
+        return cohorts.cohort_datasets(
+            stage, spec.task, spec.options.seed, round_num, spec.attack
+        )
 
     @property
     def peak_memory(self) -> dict[str, int]:
@@ -213,6 +237,7 @@ class _Training:
         if index != self._stage_index:
             self._enter_stage(index)
         stage = spec.stages[index]
+        before = self.weights if spec.options.track_improvement else None
         start = time.monotonic()
         datasets = self._cohorts.datasets(round_num)
         output = stage.process.next(self._state, datasets)
@@ -220,7 +245,13 @@ class _Training:
         self._state = output.state
         self.rounds_done = round_num
         row = {"stage": stage.name, "seconds": round(seconds, 4)}
-        return row | flatten_metrics(output.metrics)
+        row |= flatten_metrics(output.metrics)
+        if before is not None:
+            cohort = cohorts.cohort_ids(
+                stage, spec.task, spec.options.seed, round_num, spec.attack
+            )
+            row |= self._improvement(cohort, before, self.weights)
+        return row
 
     def _is_due(self, every: int) -> bool:
         if every == 0:

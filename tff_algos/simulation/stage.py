@@ -24,6 +24,9 @@ class Stage:
       batches: How each client's examples become batches.
       train_examples: From a client's id to the examples that it trains on; None for
         the task's training examples.
+      with_client_index: Whether a client's data are `examples`, its batches, and
+        `client_index`, a data set of one number: its position among the task's
+        training clients. If not, they are its batches alone.
     """
 
     name: str
@@ -32,3 +35,4 @@ class Stage:
     clients_per_round: int | None
     batches: BatchSpec
     train_examples: Callable[[str], Examples] | None = None
+    with_client_index: bool = False

@@ -1,0 +1,178 @@
+"""UCI's Adult: does a person earn more than 50,000 dollars a year?
+
+Becker and Kohavi, "Adult", UCI Machine Learning Repository, 1996
+(https://doi.org/10.24432/C5XW20); 32,561 people to train on, 16,281 to test. The two
+clients, people with a doctorate (413 and 181) and all others, are the domains of
+Mohri et al., "Agnostic federated learning", ICML 2019
+(https://arxiv.org/abs/1902.00146); the settings are those of Hu et al., "Federated
+learning meets multi-objective optimization" (https://arxiv.org/abs/2006.11489).
+"""
+
+import os
+import types
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from tasks import adult_file, array_data, download, generated_adult, partition
+from tasks.array_data import Arrays, Division, Source
+from tasks.models import linear
+from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.simulation.task import Task
+
+DOCTORATE = adult_file.feature("education", "Doctorate")
+
+_FOLDER = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+TRAIN_FILE = download.PublishedFile(
+    name="adult.data",
+    url=f"{_FOLDER}adult.data",
+    num_bytes=3974305,
+    md5="5d7c39d7b8804f071cdd1f2a7c460872",
+)
+TEST_FILE = download.PublishedFile(
+    name="adult.test",
+    url=f"{_FOLDER}adult.test",
+    num_bytes=2003153,
+    md5="35238206dfdf7f1fe215bbb874adecdc",
+)
+
+_NUM_CLASSES = 2
+_BY_DOCTORATE = "phd"
+_FORMS = f"{_BY_DOCTORATE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+
+_SETTINGS = types.MappingProxyType(
+    {
+        "client_batch_size": 10,
+        "client_epochs_per_round": 1,
+        "client_learning_rate": 0.01,
+        "clients_per_round": 2,
+    }
+)
+
+
+def _check_partition(instance: Any, attribute: Any, value: str) -> None:
+    del instance
+    if value != _BY_DOCTORATE:
+        try:
+            partition.parse(value)
+        except HyperparameterError as error:
+            raise HyperparameterError(attribute.name, value, _FORMS) from error
+
+
+@attrs.frozen(kw_only=True)
+class AdultOptions:
+    """The options of `--task=adult`."""
+
+    model: Literal["linear"] = choice(
+        default="linear",
+        choices=("linear",),
+        help="Architecture: logistic regression.",
+    )
+    partition: str = attrs.field(
+        default=_BY_DOCTORATE,
+        validator=_check_partition,
+        metadata={
+            "help": "Division of the people: phd (two clients, those with a doctorate "
+            "and all others), iid:N, shards:K[:N] (of sorted labels) or "
+            "dirichlet:ALPHA[:N]; N clients, 100 if left out.",
+            "kind": str,
+        },
+    )
+
+
+def preprocess(features: np.ndarray) -> np.ndarray:
+    """Returns the uint8 `features` as float32."""
+    return features.astype(np.float32)
+
+
+def load(options: AdultOptions, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` float32 [n, 99], each 0 or 1, and `y` int32 [n], 1 for an income
+    above 50,000 dollars. The clients are "phd" and "non_phd", with the people of
+    either test file for their own tests; of another partition they are "client_000"
+    and so on.
+
+    Args:
+      options: Model and partition.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had, are not what they should be, or are
+        too few for the partition.
+    """
+    source, arrays, notice = _load_arrays(data_options)
+    return array_data.divided_task(
+        arrays,
+        _divide(arrays, options.partition, data_options.seed),
+        name=ENTRY.name,
+        source=source,
+        preprocess=preprocess,
+        model=linear.build_linear_model(adult_file.NUM_FEATURES, _NUM_CLASSES),
+        seed=data_options.seed,
+        notice=notice,
+    )
+
+
+def _load_arrays(data_options: DataOptions) -> tuple[Source, Arrays, str | None]:
+    """Returns the source, the people, and a line that the user must see, or None."""
+    if data_options.data == "generated":
+        return "generated", generated_adult.people(), None
+    files, cache_dir = (TRAIN_FILE, TEST_FILE), data_options.cache_dir
+    if data_options.data == "tff":
+        paths = [download.obtain_published(file, cache_dir) for file in files]
+        return "tff", _read(*paths), None
+    paths = [download.cached_path(file.name, cache_dir) for file in files]
+    missing = [path for path in paths if not os.path.exists(path)]
+    if not missing:
+        return "tff", _read(*paths), None
+    notice = (
+        f"--data=auto found no {' and no '.join(missing)}, so the generated stand-in "
+        "is used, not the real data set; --data=tff downloads the real one."
+    )
+    return "generated", generated_adult.people(), notice
+
+
+def _read(train_path: str, test_path: str) -> Arrays:
+    x_train, y_train = adult_file.read(train_path)
+    x_test, y_test = adult_file.read(test_path)
+    missing = np.setdiff1d(y_train, y_test)
+    if len(missing):
+        # Clients' own test sets could not have their training examples' labels.
+        raise TaskError(
+            f"{test_path} has no income {'<=50K' if missing[0] == 0 else '>50K'}, "
+            f"which {train_path} has; use whole files, or --data=generated."
+        )
+    return Arrays(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+
+
+def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
+    if partition_text != _BY_DOCTORATE:
+        return array_data.divide(arrays, partition_text, seed)
+    return Division(
+        client_ids=("phd", "non_phd"),
+        train=_by_doctorate("training", arrays.x_train),
+        test=_by_doctorate("test", arrays.x_test),
+    )
+
+
+def _by_doctorate(kind: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    has_doctorate = features[:, DOCTORATE] == 1
+    if has_doctorate.all() or not has_doctorate.any():
+        group = "without" if has_doctorate.all() else "with"
+        raise TaskError(
+            f"--partition={_BY_DOCTORATE}: no {kind} example is of a person {group} a "
+            "doctorate; use whole files, another partition, or --data=generated."
+        )
+    return np.flatnonzero(has_doctorate), np.flatnonzero(~has_doctorate)
+
+
+ENTRY = TaskEntry(
+    name="adult",
+    summary="UCI's Adult, who earns over $50,000; two clients, with a doctorate or not",
+    options=AdultOptions,
+    load=load,
+    settings=_SETTINGS,
+)

@@ -1,0 +1,91 @@
+"""Fashion-MNIST, divided among clients.
+
+Xiao et al., "Fashion-MNIST: a novel image dataset for benchmarking machine learning
+algorithms", 2017 (https://arxiv.org/abs/1708.07747); 60,000 pictures of clothes to
+train on, 10,000 to test, 10 classes. Clients, model and settings are those of Hu et
+al., "Federated learning meets multi-objective optimization"
+(https://arxiv.org/abs/2006.11489): 500 shards of one label or few, five for each of
+100 clients. Their code deals 200 shards, `--partition=shards:2`. They do not give
+this data set's batch size and learning rate; here they are those of their CIFAR-10.
+"""
+
+import types
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from tasks import array_data, generated_images, partition
+from tasks.models import fashion
+from tasks.task import DataOptions, TaskEntry
+from tff_algos.hyperparameters import choice
+from tff_algos.simulation.task import Task
+
+# Of pixels in [0, 1]. The authors use MNIST's for these images too.
+MEAN, DEVIATION = 0.1307, 0.3081
+
+_SETTINGS = types.MappingProxyType(
+    {
+        "client_batch_size": 10,
+        "client_epochs_per_round": 1,
+        "client_learning_rate": 0.01,
+        "clients_per_round": 10,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class FashionMnistOptions:
+    """The options of `--task=fashion_mnist`."""
+
+    model: Literal["cnn"] = choice(
+        default="cnn",
+        choices=("cnn",),
+        help="Architecture: two convolutions, two dense layers, dropout.",
+    )
+    partition: str = partition.option(default="shards:5")
+
+
+def preprocess(images: np.ndarray) -> np.ndarray:
+    """Returns float32, standardised, of the uint8 `images`."""
+    return array_data.standardised(images, (MEAN,), (DEVIATION,))
+
+
+DATA_SET = array_data.ArrayDataSet(
+    name="fashion_mnist",
+    tfds_name="fashion_mnist",
+    image_shape=fashion.IMAGE_SHAPE,
+    num_classes=10,
+    generate=generated_images.letters,
+    preprocess=preprocess,
+)
+
+
+def load(options: FashionMnistOptions, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` float32 [n, 28, 28, 1], scaled to [0, 1] and standardised, and
+    `y` int32 [n].
+
+    Args:
+      options: Model and partition.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had, or are too few for the partition.
+    """
+    return array_data.load_task(
+        DATA_SET,
+        data_options,
+        partition_text=options.partition,
+        model=fashion.build_fashion_model(data_options.seed),
+    )
+
+
+ENTRY = TaskEntry(
+    name=DATA_SET.name,
+    summary="Fashion-MNIST pictures of clothes, divided among clients",
+    options=FashionMnistOptions,
+    load=load,
+    settings=_SETTINGS,
+)

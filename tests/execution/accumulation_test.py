@@ -1,0 +1,112 @@
+"""Aggregates that only collect: recognised, and right in every way they run."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.execution import equivalence
+from tff_algos import aggregators, execution
+from tff_algos.execution import accumulation, compilation, plan
+
+import tensorflow as tf  # isort: skip
+import tensorflow_federated as tff  # isort: skip
+
+VALUE = tff.to_type(collections.OrderedDict(a=(np.float32, [3]), b=np.int32))
+
+
+def values(count):
+    rng = np.random.default_rng(count)
+    return [
+        collections.OrderedDict(a=rng.normal(size=3).astype(np.float32), b=np.int32(n))
+        for n in range(count)
+    ]
+
+
+def aggregates(computation):
+    steps = compilation.compile_to_plan(computation, [], False).steps
+    passes = [step for step in steps if isinstance(step, plan.ClientPass)]
+    return [each for step in passes for each in step.aggregates]
+
+
+def aggregation(zero, accumulate, rows_type, value_type):
+    """A computation that accumulates in the way given, and merges by concatenation."""
+    accumulate = tff.tensorflow.computation(accumulate, [rows_type, value_type])
+
+    @tff.tensorflow.computation(rows_type, rows_type)
+    def merge(a, b):
+        return tf.concat([a, b], 0)
+
+    @tff.tensorflow.computation(rows_type)
+    def report(rows):
+        return tf.identity(rows)
+
+    @tff.federated_computation(tff.FederatedType(value_type, tff.CLIENTS))
+    def aggregate(value):
+        return tff.federated_aggregate(value, zero(), accumulate, merge, report)
+
+    return aggregate
+
+
+def test_gathering_is_recognised_and_sums_are_not():
+    gather = aggregators.build_gather_computation(VALUE)
+    assert [accumulation.appends_rows(each) for each in aggregates(gather)] == [True]
+
+    @tff.federated_computation(tff.FederatedType(VALUE, tff.CLIENTS))
+    def add(value):
+        return tff.federated_sum(value)
+
+    assert not any(accumulation.appends_rows(each) for each in aggregates(add))
+
+
+ROWS, ROW = tff.TensorType(np.float32, [None, 2]), tff.TensorType(np.float32, [2])
+
+
+@tff.tensorflow.computation
+def two_rows():
+    return tf.constant([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "recognised"),
+    [
+        (lambda rows, row: tf.concat([rows, tf.expand_dims(row, 0)], 0), True),
+        (lambda rows, row: tf.concat([tf.expand_dims(row, 0), rows], 0), False),
+        (lambda rows, row: tf.concat([rows, tf.expand_dims(2 * row, 0)], 0), False),
+        (lambda rows, row: tf.concat([rows, rows[:1] + row], 0), False),
+    ],
+)
+def test_only_what_appends_is_written_in_place_and_all_is_as_on_tffs_runtime(
+    accumulate, recognised
+):
+    computation = aggregation(two_rows, accumulate, ROWS, ROW)
+    (aggregate,) = aggregates(computation)
+    assert accumulation.appends_rows(aggregate) == recognised
+    clients = [np.array([n, -n], np.float32) for n in range(5)]
+    found = equivalence.assert_same_in_both(computation, clients)
+    assert found.shape == (7, 2)
+
+
+@pytest.mark.parametrize("batch_clients", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_rows_are_in_order_however_clients_run(batch_clients, count):
+    gather = aggregators.build_gather_computation(VALUE)
+
+    @tff.tensorflow.computation(VALUE)
+    def double(value):
+        return tf.nest.map_structure(lambda tensor: 2 * tensor, value)
+
+    @tff.federated_computation(tff.FederatedType(VALUE, tff.CLIENTS))
+    def gather_doubled(value):
+        value = tff.federated_map(double, value)
+        return gather(value), tff.federated_sum(value)
+
+    clients = values(count)
+    with execution.in_process_context(batch_clients=batch_clients, num_threads=3):
+        rows, total = gather_doubled(clients)
+        again, _ = gather_doubled(clients)
+    np.testing.assert_array_equal(rows["b"], 2 * np.arange(count))
+    expected = 2 * np.array([client["a"] for client in clients])
+    np.testing.assert_array_equal(rows["a"], expected)
+    np.testing.assert_array_equal(again["a"], expected)
+    np.testing.assert_allclose(total["a"], expected.sum(axis=0), rtol=1e-4, atol=1e-5)

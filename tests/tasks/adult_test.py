@@ -1,0 +1,291 @@
+import lzma
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tasks
+from tasks import adult, adult_file, generated_adult
+from tasks.task import DataOptions, TaskError
+from tests import conftest
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.simulation.batching import BatchSpec
+
+JANE = (
+    "41, State-gov, 77516, Doctorate, 16, Never-married, Prof-specialty, "
+    "Not-in-family, White, Female, 2174, 0, 40, United-States, >50K"
+)
+JOHN = (
+    "25, ?, 226802, 11th, 7, Divorced, ?, Own-child, Black, Male, 0, 0, 40, "
+    "Holand-Netherlands, <=50K"
+)
+
+
+def _load(folder, data="auto", seed=0, **options):
+    return tasks.load_task(
+        "adult",
+        adult.AdultOptions(**options),
+        DataOptions(data=data, cache_dir=str(folder), seed=seed),
+    )
+
+
+def _write(folder, train=(JANE, JOHN), test=(f"{JANE}.", f"{JOHN}.")):
+    (folder / "adult.data").write_text("\n".join(train) + "\n\n")
+    lines = ("|1x3 Cross validator", *test)
+    (folder / "adult.test").write_text("\n".join(lines) + "\n\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real_adult(tmp_path_factory):
+    """Returns a cache folder with the two real files."""
+    folder = conftest._data_folder()
+    cache = tmp_path_factory.mktemp("adult")
+    for name in ("adult.data", "adult.test"):
+        if folder is None or not (folder / f"{name}.xz").exists():
+            pytest.skip(f"no real {name}.xz (set TFF_ALGOS_TEST_DATA)")
+        with lzma.open(folder / f"{name}.xz") as packed, (cache / name).open("wb") as f:
+            shutil.copyfileobj(packed, f)
+    return cache
+
+
+class TestFeatures:
+    def test_are_the_categories_in_the_order_of_their_description(self):
+        sizes = [len(categories) for categories in adult_file.CATEGORIES.values()]
+        assert sizes == [8, 16, 7, 14, 6, 5, 2, 41]
+        assert adult_file.NUM_FEATURES == 99
+        numbers = [
+            adult_file.feature(attribute, category)
+            for attribute, categories in adult_file.CATEGORIES.items()
+            for category in categories
+        ]
+        assert numbers == list(range(99))
+        assert adult.DOCTORATE == 21
+
+    def test_of_two_people_by_hand(self, tmp_path):
+        _write(tmp_path)
+        for name in ("adult.data", "adult.test"):
+            features, labels = adult_file.read(str(tmp_path / name))
+            assert features.dtype == np.uint8 and features.shape == (2, 99)
+            assert labels.dtype == np.int32 and labels.tolist() == [1, 0]
+            jane, john = (np.flatnonzero(row).tolist() for row in features)
+            assert jane == [5, 21, 26, 36, 48, 51, 56, 58]
+            # Neither where he works nor what he does is known.
+            assert john == [10, 25, 46, 55, 57, 98]
+
+
+class TestBadFiles:
+    @pytest.mark.parametrize(
+        ("line", "problem"),
+        [
+            (JANE[:-20], "line 2 has 14 columns, not 15"),
+            (f"{JANE}, 3", "line 2 has 16 columns, not 15"),
+            (
+                JANE.replace("Doctorate", "PhD"),
+                "the education in line 2 is 'PhD', not one of Bachelors, .*, Doctorate",
+            ),
+            (JANE.replace("Female", "F"), r"sex in line 2 is 'F', .* Female, Male, \?"),
+            (JANE[:-2], "the income in line 2 is '>5', not one of <=50K, >50K"),
+        ],
+    )
+    @pytest.mark.parametrize("data", ["auto", "tff"])
+    def test_a_line_that_is_no_person_is_named(self, line, problem, data, tmp_path):
+        _write(tmp_path, train=(JOHN, line))
+        with pytest.raises(TaskError, match=problem) as error:
+            _load(tmp_path, data)
+        message = str(error.value)
+        path = tmp_path / "adult.data"
+        assert message.startswith(f"{path} is no file of UCI's Adult: ")
+        assert "--data=tff" in message and "--data=generated" in message
+        assert "\n" not in message
+
+    @pytest.mark.parametrize(
+        ("spoil", "problem"),
+        [
+            (lambda path: path.write_bytes(b""), "it has no lines of people"),
+            (lambda path: path.write_text("|1x3 Cross validator\n\n"), "no lines"),
+            (lambda path: path.write_text("<html>no</html>"), "line 1 has 1 columns"),
+            (lambda path: path.write_bytes(b"\xff\xfe"), "can't decode"),
+            (lambda path: path.unlink() or path.mkdir(), "Is a directory"),
+        ],
+    )
+    def test_what_is_no_such_file_is_named(self, spoil, problem, tmp_path):
+        path = _write(tmp_path) / "adult.test"
+        spoil(path)
+        with pytest.raises(TaskError, match=f"adult.test is no file .*{problem}"):
+            _load(tmp_path)
+
+    def test_a_test_file_without_a_label_of_the_training_file(self, tmp_path):
+        _write(tmp_path, test=(JANE,))
+        with pytest.raises(TaskError, match="adult.test has no income <=50K, which"):
+            _load(tmp_path)
+
+    def test_no_doctorate(self, tmp_path):
+        poorer = JANE.replace("Doctorate", "Masters")
+        _write(tmp_path, train=(poorer, JOHN))
+        with pytest.raises(TaskError, match="phd: no training example .* person with"):
+            _load(tmp_path)
+        assert len(_load(tmp_path, partition="iid:2").train_client_ids) == 2
+
+    def test_nothing_but_doctorates(self, tmp_path):
+        poorer = JANE.replace(">50K", "<=50K")
+        _write(tmp_path, test=(JANE, poorer))
+        with pytest.raises(TaskError, match="phd: no test example .* person without"):
+            _load(tmp_path)
+
+
+class TestSource:
+    def test_auto_takes_the_files_if_both_are_there(self, tmp_path):
+        task = _load(_write(tmp_path))
+        assert task.data_source == "tff" and task.notice is None
+        assert task.dataset_name == "adult"
+
+    @pytest.mark.parametrize("removed", ["adult.data", "adult.test"])
+    def test_auto_never_downloads(self, removed, tmp_path, monkeypatch):
+        monkeypatch.setattr(adult.download, "obtain_published", None)
+        (_write(tmp_path) / removed).unlink()
+        task = _load(tmp_path)
+        assert task.dataset_name == "adult_generated"
+        assert f"found no {tmp_path / removed}, so" in task.notice
+        assert "--data=tff" in task.notice and "\n" not in task.notice
+
+    def test_tff_downloads_what_is_missing(self, tmp_path, monkeypatch):
+        asked = []
+
+        def obtain(file, cache_dir):
+            asked.append(file)
+            path = pathlib.Path(cache_dir) / file.name
+            assert path.exists()
+            return str(path)
+
+        monkeypatch.setattr(adult.download, "obtain_published", obtain)
+        assert _load(_write(tmp_path), "tff").data_source == "tff"
+        assert asked == [adult.TRAIN_FILE, adult.TEST_FILE]
+
+    def test_the_stand_in_when_it_is_asked_for(self, tmp_path):
+        task = _load(_write(tmp_path), "generated")
+        assert task.data_source == "generated" and task.notice is None
+
+
+class TestTask:
+    def test_two_clients_by_doctorate(self, tmp_path):
+        task = _load(_write(tmp_path))
+        assert task.train_client_ids == task.eval_client_ids == ("phd", "non_phd")
+        for split in ("train", "test"):
+            x, y = task.examples("phd", split)
+            assert x[:, 21].tolist() == [1.0] and y.tolist() == [1]
+            x, y = task.examples("non_phd", split)
+            assert x[:, 21].tolist() == [0.0] and y.tolist() == [0]
+        assert task.test_examples[1].tolist() == [1, 0]
+        with pytest.raises(KeyError, match="nobody"):
+            task.examples("nobody", "train")
+
+    def test_examples_are_what_the_model_takes(self, tmp_path):
+        task = _load(tmp_path, "generated")
+        spec = BatchSpec(batch_size=4, num_epochs=1)
+        dataset = task.client_dataset("phd", "train", spec)
+        assert dataset.element_spec == tuple(task.model.input_spec)
+        x, _ = next(iter(dataset))
+        assert set(np.unique(x)) == {0.0, 1.0}
+        logits = task.model.predict_on_batch(task.model.initial_weights, x)
+        np.testing.assert_array_equal(logits, np.zeros((4, 2)))
+
+    @pytest.mark.parametrize("text", ["iid:20", "shards:2:20", "dirichlet:0.3:20"])
+    def test_many_clients(self, text, tmp_path):
+        task = _load(tmp_path, "generated", partition=text)
+        assert len(task.train_client_ids) == len(task.eval_client_ids) == 20
+        parts = [task.examples(name, "train") for name in task.train_client_ids]
+        people = generated_adult.people()
+        pooled = np.concatenate([np.column_stack(part) for part in parts])
+        expected = np.column_stack([people.x_train, people.y_train])
+        np.testing.assert_array_equal(
+            pooled[np.lexsort(pooled.T)], expected[np.lexsort(expected.T)]
+        )
+        for name in task.eval_client_ids:
+            labels = set(task.examples(name, "train")[1])
+            assert set(task.examples(name, "test")[1]) <= labels
+
+    def test_the_seed_decides_a_division_among_many(self, tmp_path):
+        one, again, other = (
+            _load(tmp_path, "generated", seed, partition="iid:9").examples(
+                "client_003", "train"
+            )[0]
+            for seed in (0, 0, 1)
+        )
+        np.testing.assert_array_equal(one, again)
+        assert one.shape != other.shape or np.any(one != other)
+
+    def test_settings_and_defaults(self):
+        assert tasks.get("adult").settings == {
+            "client_batch_size": 10,
+            "client_epochs_per_round": 1,
+            "client_learning_rate": 0.01,
+            "clients_per_round": 2,
+        }
+        assert adult.AdultOptions() == adult.AdultOptions(
+            model="linear", partition="phd"
+        )
+
+    @pytest.mark.parametrize("text", ["", "doctorate", "phd:2", "iid", "iid:0", 3])
+    def test_a_bad_partition_names_the_forms(self, text):
+        with pytest.raises(HyperparameterError) as error:
+            adult.AdultOptions(partition=text)
+        assert str(error.value).startswith(
+            f"partition={text!r} is not valid: expected phd, iid:N, shards:K[:N] or "
+            "dirichlet:ALPHA[:N] ("
+        )
+
+
+class TestRealAdult:
+    """The sizes and rates of the data set as it was published."""
+
+    @pytest.fixture
+    def task(self, real_adult):
+        return _load(real_adult)
+
+    def test_is_the_published_files(self, real_adult):
+        for file in (adult.TRAIN_FILE, adult.TEST_FILE):
+            assert file.find_problem(str(real_adult / file.name)) is None
+
+    def test_sizes_of_the_clients(self, task):
+        sizes = {
+            (client_id, split): len(task.examples(client_id, split)[1])
+            for client_id in task.train_client_ids
+            for split in ("train", "test")
+        }
+        assert sizes == {
+            ("phd", "train"): 413,
+            ("phd", "test"): 181,
+            ("non_phd", "train"): 32_148,
+            ("non_phd", "test"): 16_100,
+        }
+
+    def test_rates_of_the_larger_income(self, task):
+        train, test = (
+            [task.examples(client_id, split)[1] for client_id in task.train_client_ids]
+            for split in ("train", "test")
+        )
+        rates = [y.mean() for y in (train[0], test[0], np.concatenate(train))]
+        np.testing.assert_allclose(rates, [0.7409, 0.6906, 0.2408], atol=5e-5)
+        x, y = task.test_examples
+        assert x.shape == (16_281, 99) and x.dtype == np.float32
+        assert y.mean() == pytest.approx(0.2362, abs=5e-5)
+
+    def test_the_test_set_is_the_whole_file(self, task):
+        x, y = task.test_examples
+        own = [task.examples(name, "test") for name in task.eval_client_ids]
+        assert sum(len(labels) for _, labels in own) == len(y)
+        np.testing.assert_allclose(sum(part.sum(0) for part, _ in own), x.sum(0))
+
+    def test_features_are_one_for_each_known_attribute(self, task):
+        x = np.concatenate(
+            [task.examples(name, "train")[0] for name in task.train_client_ids]
+        )
+        groups = np.split(x, np.cumsum([8, 16, 7, 14, 6, 5, 2]), axis=1)
+        unknown = [int((group.sum(1) == 0).sum()) for group in groups]
+        # Workclass, occupation and country alone are unknown of anyone.
+        assert unknown == [1836, 0, 0, 1843, 0, 0, 0, 583]
+        assert max(group.sum(1).max() for group in groups) == 1.0

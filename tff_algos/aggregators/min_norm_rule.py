@@ -1,0 +1,146 @@
+"""The rule behind `MinNormFactory`: from inner products of updates to their weights."""
+
+import collections
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.solvers import box_simplex, min_norm
+
+ZeroUpdates = Literal["exclude", "keep"]
+
+# Columns that are converted to float64 at once, so that the copy stays in caches.
+_BLOCK_COLUMNS = 1 << 14
+# Norms below this share of the largest are taken for zero.
+_TINY = 1e-12
+
+
+def gram_matrix(rows: tf.Tensor) -> tf.Tensor:
+    """Returns the inner products of rows, float64 [S, S].
+
+    Args:
+      rows: Floating point [S, ...]. Only blocks of columns are converted to float64.
+    """
+    rows = tf.reshape(rows, [tf.shape(rows)[0], -1])
+    num_rows, num_columns = tf.unstack(tf.shape(rows))
+
+    def add_block(start, total):
+        block = tf.cast(rows[:, start : start + _BLOCK_COLUMNS], tf.float64)
+        return start + _BLOCK_COLUMNS, total + tf.matmul(block, block, transpose_b=True)
+
+    _, total = tf.while_loop(
+        lambda start, _: start < num_columns,
+        add_block,
+        (0, tf.zeros([num_rows, num_rows], tf.float64)),
+        parallel_iterations=1,
+    )
+    return total
+
+
+def combine_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns `sum_i coefficients[i] * rows[i]`, of the rows' dtype and shape [...]."""
+    flat = tf.reshape(rows, [tf.shape(rows)[0], -1])
+    combined = tf.linalg.matvec(
+        flat, tf.cast(coefficients, rows.dtype), transpose_a=True
+    )
+    return tf.reshape(combined, tf.shape(rows)[1:])
+
+
+@attrs.frozen
+class MinNormWeights:
+    """How rows are combined.
+
+    Attributes:
+      coefficients: Of the rows, as they are, float64 [S]: the weights, divided by the
+        rows' norms where rows are normalised.
+      measurements: Scalars by name; see `aggregators.MinNormFactory.create`.
+    """
+
+    coefficients: tf.Tensor
+    measurements: collections.OrderedDict[str, tf.Tensor]
+
+
+@attrs.frozen(kw_only=True)
+class MinNormRule:
+    """What decides the weights; see `aggregators.MinNormFactory`."""
+
+    epsilon: float
+    normalize: bool
+    cap: float | None
+    zero_updates: ZeroUpdates
+
+    def weights(self, gram: tf.Tensor, client_weights: tf.Tensor) -> MinNormWeights:
+        """Returns the weights of least norm.
+
+        Args:
+          gram: Inner products of the rows, float64 [S, S].
+          client_weights: In proportion to lambda_0, [S]; who has 0 takes no part.
+        """
+        client_weights = tf.cast(client_weights, tf.float64)
+        present = client_weights > 0
+        norms = tf.sqrt(tf.linalg.diag_part(gram))
+        tiny = _TINY * tf.reduce_max(tf.where(present, norms, 0.0))
+        zero = tf.logical_and(present, norms <= tiny)
+        taken = present
+        if self.zero_updates == "exclude":
+            taken = tf.logical_and(present, tf.logical_not(zero))
+        scales = tf.ones_like(norms)
+        if self.normalize:
+            scales = tf.math.divide_no_nan(tf.ones_like(norms), tf.maximum(norms, tiny))
+        taken_weights = tf.where(taken, client_weights, 0.0)
+        base = tf.math.divide_no_nan(taken_weights, tf.reduce_sum(taken_weights))
+        gram = gram * scales[:, tf.newaxis] * scales[tf.newaxis, :]
+        base = self._capped(base, taken)
+        lower = tf.where(taken, tf.maximum(base - self.epsilon, 0.0), 0.0)
+        upper = tf.where(taken, tf.minimum(base + self.epsilon, self._cap(taken)), 0.0)
+        solution = min_norm.solve(gram, lower, upper, base)
+        weights = tf.where(solution.accepted, solution.weights, base)
+        measurements = collections.OrderedDict(
+            num_zero_updates=tf.reduce_sum(tf.cast(zero, tf.int32)),
+            qp_fallbacks=tf.cast(tf.logical_not(solution.accepted), tf.int32),
+            qp_gap=tf.cast(solution.gap, tf.float32),
+            qp_iterations=solution.iterations,
+            lambda_min=_extreme(tf.reduce_min, weights, taken, 1.0),
+            lambda_max=_extreme(tf.reduce_max, weights, taken, 0.0),
+            base_update_norm=_norm(gram, base),
+        )
+        # With nobody present there is no aggregate: NaN, as the mean of nothing is.
+        nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
+        return MinNormWeights(
+            weights * scales + tf.cast(nothing, tf.float64), measurements
+        )
+
+    def _cap(self, taken: tf.Tensor) -> tf.Tensor:
+        """Returns the largest weight allowed, float64 []."""
+        if self.cap is None:
+            return tf.constant(1.0, tf.float64)
+        # Below an equal share for all there would be no weights that sum to one.
+        count = tf.reduce_sum(tf.cast(taken, tf.float64))
+        return tf.maximum(
+            tf.constant(self.cap, tf.float64),
+            tf.math.divide_no_nan(tf.constant(1.0, tf.float64), count),
+        )
+
+    def _capped(self, base: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
+        """Returns the weights nearest to lambda_0 that respect the cap."""
+        if self.cap is None:
+            return base
+        upper = tf.where(taken, self._cap(taken), 0.0)
+        return box_simplex.project(base, tf.zeros_like(base), upper)
+
+
+def _extreme(reduce, weights: tf.Tensor, taken: tf.Tensor, other: float) -> tf.Tensor:
+    """Returns the least or the largest weight of those who take part, float32 []."""
+    others = tf.constant(other, tf.float64)
+    return tf.cast(reduce(tf.where(taken, weights, others)), tf.float32)
+
+
+def _norm(gram: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the norm of the combination of rows, float32 []."""
+    square = tf.tensordot(weights, tf.linalg.matvec(gram, weights), 1)
+    return tf.cast(tf.sqrt(tf.maximum(square, 0.0)), tf.float32)

@@ -1,0 +1,99 @@
+"""The mean of clients' directions, whatever the lengths of their updates."""
+
+import collections
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import (
+    build_exclude_computation,
+    weighted_or_mean,
+)
+
+
+def squared_norm(value: Any) -> tf.Tensor:
+    """Returns the squared L2 norm of a structure of tensors, float64 []."""
+    # tf.linalg.global_norm has no vectorised form.
+    return tf.add_n(
+        [
+            tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64)))
+            for tensor in tf.nest.flatten(value)
+        ]
+    )
+
+
+class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """Divides every client's update by its norm, then takes the weighted mean.
+
+    FedAvg-n of Hu et al., 2022, arXiv 2006.11489. The norm is over all tensors of the
+    update together. Clients whose update is zero or not finite get weight zero.
+
+    Clients normalise their own updates, so the server need not see any by itself:
+    `inner` may be a secure sum. A client that does not follow the protocol can then
+    send an update of any length. Where the server may see them,
+    `MinNormFactory(epsilon=0.0, normalize=True)` gives the same mean and normalises
+    at the server.
+    """
+
+    def __init__(
+        self, inner: tff.aggregators.WeightedAggregationFactory | None = None
+    ) -> None:
+        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+
+        Raises:
+          TypeError: If `inner` is not a weighted aggregation factory.
+        """
+        self._inner = weighted_or_mean(inner)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for updates and weights of the given types.
+
+        Its state is the inner process's. Its measurements are
+        `num_non_finite_clients` and `num_zero_updates` (int32), and the inner
+        process's, under `inner`.
+
+        Raises:
+          TypeError: If `value_type` holds anything but floating point tensors.
+        """
+        exclude = build_exclude_computation(value_type, weight_type)
+        process = self._inner.create(value_type, weight_type)
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        @tf.function
+        def normalize(value, weight):
+            norm = tf.sqrt(squared_norm(value))
+            zero = tf.equal(norm, 0)
+            safe = tf.where(zero, tf.ones_like(norm), norm)
+            value = tf.nest.map_structure(
+                lambda t: tf.cast(tf.cast(t, tf.float64) / safe, t.dtype), value
+            )
+            counts = tf.logical_and(zero, weight > 0)
+            weight = tf.where(zero, tf.zeros_like(weight), weight)
+            return value, weight, tf.cast(counts, tf.int32)
+
+        @tff.federated_computation(
+            process.next.type_signature.parameter[0],
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            value, weight, excluded = tff.federated_map(exclude, (value, weight))
+            value, weight, zero = tff.federated_map(normalize, (value, weight))
+            output = process.next(state, value, weight)
+            measurements = tff.federated_zip(
+                collections.OrderedDict(
+                    num_non_finite_clients=tff.federated_sum(excluded),
+                    num_zero_updates=tff.federated_sum(zero),
+                    inner=output.measurements,
+                )
+            )
+            return tff.templates.MeasuredProcessOutput(
+                output.state, output.result, measurements
+            )
+
+        return tff.templates.AggregationProcess(process.initialize, next_fn)

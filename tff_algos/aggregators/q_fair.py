@@ -1,0 +1,138 @@
+"""Sums that weigh clients by powers of their losses (q-FedAvg).
+
+Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", 2020,
+arXiv 1905.10497.
+"""
+
+import collections
+import math
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
+from tff_algos.aggregators.normalized_mean import squared_norm
+
+# The authors' floor: for q < 1 the sums hold negative powers of the loss.
+LOSS_FLOOR = 1e-10
+
+
+class QFairFactory(tff.aggregators.WeightedAggregationFactory):
+    """Combines model deltas by powers of the losses that clients had before.
+
+        sum_k F_k^q * D_k / sum_k (q * F_k^(q-1) * ||D_k||^2 + L * F_k^q)
+
+    delta_k is a client's update, D_k = L * delta_k, and the weight that comes with it
+    is its loss F_k at the server's model, plus `LOSS_FLOOR` so that a loss of zero is
+    told from a client that takes no part: those have weight zero, or an update that
+    is not finite. With q = 0 the result is the mean over clients, for every L.
+
+    Only sums leave the clients, so the server need not see any update by itself.
+
+    Powers of large losses overflow: clients divide theirs by the mean loss of the
+    round before (1 in the first), which is the state and cancels out.
+    """
+
+    def __init__(self, q: float, lipschitz: float) -> None:
+        """Sets the rule.
+
+        Args:
+          q: How much clients with large losses weigh, >= 0; 0 for all alike.
+          lipschitz: L, gradient per weight, > 0: an estimate of how fast gradients
+            change; the inverse of the client learning rate.
+
+        Raises:
+          ValueError: If an argument is out of range.
+        """
+        if not 0 <= q < math.inf:
+            raise ValueError(f"Expected q of at least 0, found {q}.")
+        if not 0 < lipschitz < math.inf:
+            raise ValueError(f"Expected lipschitz above 0, found {lipschitz}.")
+        self._q = float(q)
+        self._lipschitz = float(lipschitz)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for model deltas and losses of the given types.
+
+        Its state is the mean loss of the last round that had one, float64. Its
+        measurements are `num_non_finite_clients` (int32) and `mean_loss` (float32).
+        With no client left, or an overflow, the result is not finite, which learning
+        processes reject.
+
+        Raises:
+          TypeError: If `value_type` holds anything but floating point tensors.
+        """
+        exclude = build_exclude_computation(value_type, weight_type)
+        q, lipschitz = self._q, self._lipschitz
+
+        @tff.tensorflow.computation
+        def first_scale():
+            return tf.constant(1.0, tf.float64)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(first_scale, tff.SERVER)
+
+        @tff.tensorflow.computation(value_type, weight_type, tf.float64)
+        @tf.function
+        def terms(delta, loss, scale):
+            loss = tf.cast(loss, tf.float64)
+            present = loss > 0
+            relative = tf.where(present, loss / scale, 1.0)
+            squared = lipschitz**2 * squared_norm(delta)
+            power = tf.where(present, tf.pow(relative, q), 0.0)
+            slope = tf.where(present, q * tf.pow(relative, q - 1) / scale, 0.0)
+            numerator = tf.nest.map_structure(
+                lambda t: t * tf.cast(lipschitz * power, t.dtype), delta
+            )
+            denominator = slope * squared + lipschitz * power
+            count = tf.cast(present, tf.float64)
+            return numerator, denominator, loss * count, count
+
+        @tff.tensorflow.computation(value_type, tf.float64)
+        @tf.function
+        def divide(numerator, denominator):
+            return tf.nest.map_structure(
+                lambda t: t / tf.cast(denominator, t.dtype), numerator
+            )
+
+        @tff.tensorflow.computation(tf.float64, tf.float64, tf.float64)
+        @tf.function
+        def next_scale(scale, total, count):
+            return tf.where(count > 0, total / count, scale)
+
+        @tff.tensorflow.computation(tf.float64)
+        def as_measurement(mean_loss):
+            return tf.cast(mean_loss, tf.float32)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(scale, value, weight):
+            value, weight, excluded = tff.federated_map(exclude, (value, weight))
+            numerator, denominator, loss, count = tff.federated_map(
+                terms, (value, weight, tff.federated_broadcast(scale))
+            )
+            result = tff.federated_map(
+                divide,
+                (tff.federated_sum(numerator), tff.federated_sum(denominator)),
+            )
+            new_scale = tff.federated_map(
+                next_scale,
+                (scale, tff.federated_sum(loss), tff.federated_sum(count)),
+            )
+            measurements = tff.federated_zip(
+                collections.OrderedDict(
+                    num_non_finite_clients=tff.federated_sum(excluded),
+                    mean_loss=tff.federated_map(as_measurement, new_scale),
+                )
+            )
+            return tff.templates.MeasuredProcessOutput(new_scale, result, measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)

@@ -1,0 +1,113 @@
+"""Clients that lie about their losses, for any client work of a functional model.
+
+The attacks of Hu et al., "Federated Learning Meets Multi-Objective Optimization",
+2022, arXiv 2006.11489. A malicious client's loss f becomes scale * f in all that it
+does, its gradients included, and it adds a bias to the losses that it reports. What a
+client does is told by its batches, so the attack comes before anything that a client
+work or an aggregator makes of an update, and no algorithm knows of it.
+"""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+_LABEL, _SCALE, _BIAS = "label", "loss_scale", "loss_bias"
+_KEYS = (_LABEL, _SCALE, _BIAS)
+
+
+def _is_attacked(label: Any) -> bool:
+    return isinstance(label, Mapping) and tuple(label) == _KEYS
+
+
+def attacked_model(
+    model: tff.learning.models.FunctionalModel,
+) -> tff.learning.models.FunctionalModel:
+    """Returns the model on batches of `attacked_batches`.
+
+    It has the same weights, and takes the model's own batches as well. With scale 1
+    its losses and gradients are the model's to the bit.
+
+    Args:
+      model: Its batches are pairs `(x, y)`.
+
+    Raises:
+      TypeError: If `model` is no `tff.learning.models.FunctionalModel`, or its batches
+        are no pairs.
+    """
+    if not isinstance(model, tff.learning.models.FunctionalModel):
+        raise TypeError(
+            "Expected model to be a tff.learning.models.FunctionalModel, found "
+            f"{type(model)}."
+        )
+    if isinstance(model.input_spec, Mapping) or len(model.input_spec) != 2:
+        raise TypeError(
+            f"Expected a model whose batches are pairs (x, y), found input_spec "
+            f"{model.input_spec}."
+        )
+    x_spec, y_spec = model.input_spec
+    per_example = tf.TensorSpec([None], tf.float32)
+
+    def loss(output, label, sample_weight=None):
+        if not _is_attacked(label):
+            return model.loss(output, label, sample_weight)
+        honest = model.loss(output, label[_LABEL], sample_weight)
+        return honest * tf.cast(tf.reduce_max(label[_SCALE]), honest.dtype)
+
+    def update_metrics_state(state, labels, batch_output, sample_weight=None):
+        labels = labels[_LABEL] if _is_attacked(labels) else labels
+        return model.update_metrics_state(state, labels, batch_output, sample_weight)
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=model.predict_on_batch,
+        loss_fn=loss,
+        metrics_fns=(
+            model.initialize_metrics_state,
+            update_metrics_state,
+            model.finalize_metrics,
+        ),
+        input_spec=(x_spec, _label(y_spec, per_example, per_example)),
+    )
+
+
+def _label(label: Any, scale: Any, bias: Any) -> collections.OrderedDict[str, Any]:
+    return collections.OrderedDict(zip(_KEYS, (label, scale, bias), strict=True))
+
+
+def attacked_batches(
+    batches: tf.data.Dataset, loss_scale: float = 1.0, loss_bias: float = 0.0
+) -> tf.data.Dataset:
+    """Returns a client's batches with what it does to its loss.
+
+    Args:
+      batches: Pairs `(x, y)`.
+      loss_scale: What it multiplies its loss by.
+      loss_bias: What it adds to the losses that it reports.
+    """
+
+    def tell(x, y):
+        size = tf.shape(tf.nest.flatten(y)[0])[:1]
+        return x, _label(y, tf.fill(size, loss_scale), tf.fill(size, loss_bias))
+
+    return batches.map(tell)
+
+
+def reported_loss(loss: tf.Tensor, dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the loss that a client reports, given the one that it has.
+
+    Args:
+      loss: Of the client, [].
+      dataset: Its batches, of `attacked_batches` or of a model as it is.
+    """
+    spec = dataset.element_spec
+    if not isinstance(spec, tuple) or not _is_attacked(spec[-1]):
+        return loss
+
+    # Every batch of a client tells the same.
+    bias = dataset.reduce(tf.constant(0.0), lambda _, batch: batch[-1][_BIAS][0])
+    return loss + tf.cast(bias, loss.dtype)

@@ -1,0 +1,104 @@
+"""Local training whose clients weigh by the loss that they had before it.
+
+The client work of q-FedAvg: Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in
+Federated Learning", 2020, arXiv 1905.10497.
+"""
+
+from typing import Literal, get_args
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import attacks, local_model, local_training
+from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
+from tff_algos.client_works.round_process import build_round_process
+
+LossReduction = Literal["mean", "total"]
+
+
+def loss_at(
+    model: LocalModel,
+    weights: Weights,
+    dataset: tf.data.Dataset,
+    reduction: LossReduction,
+) -> tf.Tensor:
+    """Returns the loss of fixed weights on a data set, float64 [].
+
+    Args:
+      model: The view of the model.
+      weights: Where to evaluate it.
+      dataset: Batches.
+      reduction: "mean" over the examples, or "total": the sum over the batches of
+        their mean losses. Zero for no examples.
+    """
+
+    no_metrics = model.initial_metrics()
+
+    def add_batch(state, batch):
+        total, count = state
+        evaluated = model.evaluate(weights, no_metrics, batch)
+        size = tf.cast(evaluated.num_examples, tf.float64)
+        weight = size if reduction == "mean" else tf.ones_like(size)
+        return total + tf.cast(evaluated.loss, tf.float64) * weight, count + weight
+
+    zero = tf.constant(0.0, tf.float64)
+    total, count = dataset.reduce((zero, zero), add_batch)
+    model.reset_metrics()
+    return tf.math.divide_no_nan(total, count) if reduction == "mean" else total
+
+
+def build_loss_weighted_training_client_work(
+    model: ModelOrFn,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    loss_floor: float,
+    loss_reduction: LossReduction = "mean",
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds local training whose update weight is the loss of the server's model.
+
+    The loss is that of the round's batches, without dropout, before the first step.
+    What is excluded, as in `build_local_training_client_work` or since the loss is
+    not finite, has weight zero.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      optimizer: The client optimizer.
+      loss_floor: Added to the loss, > 0, so that a loss of zero is no exclusion.
+      loss_reduction: "mean" over the examples, or "total": the sum over the round's
+        batches of their mean losses.
+      learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+
+    Returns:
+      A process typed as `build_local_training_client_work`'s, with the measurement
+      `max_loss` (float32) besides.
+
+    Raises:
+      ValueError: If `loss_reduction` is neither of the two.
+    """
+    if loss_reduction not in get_args(LossReduction):
+        raise ValueError(
+            f"Expected loss_reduction out of {get_args(LossReduction)}, found "
+            f"{loss_reduction!r}."
+        )
+    local_update = local_training.build_local_update(
+        optimizer, learning_rate_decay=learning_rate_decay
+    )
+
+    def client_update(model, round_num, server_weights, dataset):
+        initial = local_model.flatten(server_weights)
+        loss = loss_at(model, initial, dataset, loss_reduction)
+        loss = attacks.reported_loss(loss, dataset)
+        update = local_update(model, round_num, server_weights, dataset)
+        uniform = tff.learning.ClientWeighting.UNIFORM
+        report = update.report(model, server_weights, uniform, loss)
+        weight = tf.cast(loss, tf.float32) + tf.constant(loss_floor, tf.float32)
+        report = report.with_weight(weight)
+        return report, {"max_loss": report.result.update_weight}
+
+    return build_round_process(model, client_update, metrics_aggregator)

@@ -1,0 +1,88 @@
+"""Values that differ between clients and outlive a pass over them.
+
+A later pass or the result needs them. What exceeds a limit goes to a temporary file,
+so that memory does not grow with the clients.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+
+@attrs.frozen
+class _Stored:
+    """Where a tensor is in the file."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: tf.DType
+
+
+class KeptValues:
+    """The values that one run of a pass keeps, in columns of a tensor per client."""
+
+    def __init__(self, num_columns: int, max_bytes: int):
+        """Keeps nothing yet.
+
+        Args:
+          num_columns: How many values a client has.
+          max_bytes: What may be in memory, all columns together.
+        """
+        self.columns = [KeptColumn(self) for _ in range(num_columns)]
+        self._remaining = max_bytes
+        self._file = None
+
+    def append(self, tensors: Iterable[tf.Tensor]) -> None:
+        """Adds the next client's values."""
+        for column, tensor in zip(self.columns, tensors, strict=True):
+            column.append(tensor)
+
+    def hold(self, tensor: tf.Tensor) -> tf.Tensor | _Stored:
+        """Returns the tensor or where it was put."""
+        if tensor.dtype in (tf.variant, tf.string, tf.resource):
+            return tensor
+        num_bytes = tensor.dtype.size * tensor.shape.num_elements()
+        if num_bytes <= self._remaining:
+            self._remaining -= num_bytes
+            return tensor
+        if self._file is None:
+            # It is gone when this object is.
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        offset = self._file.seek(0, os.SEEK_END)
+        self._file.write(tensor.numpy().tobytes())
+        self._file.flush()
+        return _Stored(offset, tuple(tensor.shape), tensor.dtype)
+
+    def load(self, stored: _Stored) -> tf.Tensor:
+        """Returns a tensor that was put into the file; threads may call it at once."""
+        array = np.empty(stored.shape, stored.dtype.as_numpy_dtype)
+        view = memoryview(array.reshape(-1).view(np.uint8))
+        done = 0
+        while done < len(view):
+            done += os.preadv(self._file.fileno(), [view[done:]], stored.offset + done)
+        return tf.convert_to_tensor(array)
+
+
+class KeptColumn(Sequence[tf.Tensor]):
+    """A tensor per client, in their order."""
+
+    def __init__(self, kept: KeptValues):
+        self._kept = kept
+        self._held: list[tf.Tensor | _Stored] = []
+
+    def append(self, tensor: tf.Tensor) -> None:
+        self._held.append(self._kept.hold(tensor))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __getitem__(self, position: int) -> tf.Tensor:
+        held = self._held[position]
+        return self._kept.load(held) if isinstance(held, _Stored) else held

@@ -1,0 +1,22 @@
+"""Values that are made when they are first needed."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Lazy(Generic[_T]):
+    """A value made at its first use, once, whatever thread asks first."""
+
+    def __init__(self, make: Callable[[], _T]):
+        self._make = make
+        self._lock = threading.Lock()
+
+    def __call__(self) -> _T:
+        with self._lock:
+            if self._make is not None:
+                self._value = self._make()
+                self._make = None
+        return self._value

@@ -1,0 +1,86 @@
+"""The mean of the models of all rounds, beside the model that trains on."""
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+@attrs.frozen
+class AverageState:
+    """The state of a finalizer that averages.
+
+    Attributes:
+      inner: The state of the finalizer that updates the model.
+      average: `tff.learning.models.ModelWeights`, the mean over the rounds.
+      num_rounds: How many rounds it is over, int32 [].
+    """
+
+    inner: object
+    average: object
+    num_rounds: object
+
+
+def build_average_iterates_finalizer(
+    inner: tff.learning.templates.FinalizerProcess,
+    initial_weights: tff.Computation,
+) -> tff.learning.templates.FinalizerProcess:
+    """Builds a finalizer that keeps the mean of what `inner` makes of the model.
+
+    The learning process goes on from the last model; the mean is in the state.
+
+    Args:
+      inner: The finalizer that updates the model.
+      initial_weights: `( -> ModelWeights)`, the mean before the first round.
+
+    Returns:
+      A process whose state is an `AverageState`; result and measurements are those of
+      `inner`.
+    """
+    weights_type = initial_weights.type_signature.result
+    update_type = inner.next.type_signature.parameter[2]
+
+    @tff.tensorflow.computation
+    def no_rounds():
+        return tf.constant(0)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_zip(
+            AverageState(
+                inner.initialize(),
+                tff.federated_eval(initial_weights, tff.SERVER),
+                tff.federated_eval(no_rounds, tff.SERVER),
+            )
+        )
+
+    @tff.tensorflow.computation(weights_type, np.int32, weights_type)
+    @tf.function
+    def add(average, num_rounds, weights):
+        def moved(old, new):
+            if not new.dtype.is_floating:
+                return new
+            return old + (new - old) / tf.cast(num_rounds + 1, new.dtype)
+
+        return tf.nest.map_structure(moved, average, weights), num_rounds + 1
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.SERVER),
+        update_type,
+    )
+    def next_fn(state, weights, update):
+        output = inner.next(state.inner, weights, update)
+        average, num_rounds = tff.federated_map(
+            add, (state.average, state.num_rounds, output.result)
+        )
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_zip(AverageState(output.state, average, num_rounds)),
+            output.result,
+            output.measurements,
+        )
+
+    return tff.learning.templates.FinalizerProcess(initialize, next_fn)
