@@ -10,6 +10,7 @@ BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/
 
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
+BENCH_AGGREGATION_FLAGS ?= --cohorts=10
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
@@ -20,7 +21,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-aggregation bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +31,7 @@ help:
 	@echo "make bench       personalization against local epochs, 3 seeds, one table"
 	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
 	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
+	@echo "make bench-aggregation  rounds with each aggregator: time and memory against a mean"
 	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
 	@echo "make clean       drops caches; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
@@ -79,6 +81,9 @@ bench-runtimes: $(STAMP)
 
 bench-adjoint: $(STAMP)
 	$(VENV_PYTHON) benchmarks/adjoint.py $(BENCH_ADJOINT_FLAGS)
+
+bench-aggregation: $(STAMP)
+	$(VENV_PYTHON) benchmarks/aggregation.py $(BENCH_AGGREGATION_FLAGS)
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new

@@ -27,7 +27,6 @@ gives memory back. On the CPU.
 """
 
 import json
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -36,7 +35,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 # Read when TensorFlow is imported; its C++ side logs to the console otherwise.
@@ -51,6 +49,7 @@ import tensorflow_federated as tff
 from absl import app, flags
 
 from benchmarks.comparison import machine, summary, tables
+from benchmarks.comparison.workers import Worker
 from tasks.models import image, text
 from tff_algos.client_works import (
     local_model,
@@ -292,39 +291,6 @@ class Comparison:
     differences: Mapping[str, float]
 
 
-class _Worker:
-    """One method in a process of its own."""
-
-    def __init__(self, method: str, model: str, batch_size: int, num_steps: int):
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        arguments = (theirs, method, model, batch_size, num_steps)
-        self._process = context.Process(target=serve, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()  # So that its end is seen when the process dies.
-
-    def receive(self) -> Any:
-        """Returns what the process sends next; None if it died."""
-        try:
-            return self._connection.recv()
-        except (EOFError, ConnectionError):
-            return None
-
-    def ask(self, request: str) -> Any:
-        """Returns the answer to "time" or "memory"; None if the process died."""
-        try:
-            self._connection.send(request)
-        except ConnectionError:
-            return None
-        return self.receive()
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
-
-
 def compare(
     model: str, batch_size: int, num_steps: int, repetitions: int
 ) -> Comparison:
@@ -333,7 +299,8 @@ def compare(
     The processes inherit the environment, which should be `ENVIRONMENT`.
     """
     workers = {
-        method: _Worker(method, model, batch_size, num_steps) for method in METHODS
+        method: Worker(serve, method, model, batch_size, num_steps)
+        for method in METHODS
     }
     try:
         first = {method: worker.receive() for method, worker in workers.items()}

@@ -184,6 +184,51 @@ REFUSED = {
         "--task=emnist",
         "--rounds_per_checkpoint=0",
     ],
+    "--attack='noise:1' is not valid: expected bias:VALUE .* or scale:VALUE": [
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--attack=noise:1",
+    ],
+    "--malicious_clients='0.1' is not valid: expected --attack with it": [
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--malicious_clients=0.1",
+    ],
+    r"--malicious_clients='bob' is not valid: expected a share in \(0, 1\] or ids out": [
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--attack=bias:10",
+        "--malicious_clients=bob",
+    ],
+    "--malicious_clients='0.1' .*clients_per_round=2 clients, found 25, or --nomal": [
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--attack=bias:10",
+        "--malicious_clients=0.1",
+        "--clients_per_round=2",
+    ],
+    "--attack='scale:2' .*trains on clients, not on pooled data": [
+        "--algo=centralized",
+        "--task=emnist",
+        "--attack=scale:2",
+    ],
+    "--client_momentum=0.9 is not valid: expected 0, adam has no momentum": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--client_optimizer=adam",
+        "--client_momentum=0.9",
+    ],
+    "--epsilon=-1.0 is not valid: expected a number >= 0": [
+        "--algo=fedmgda",
+        "--task=emnist",
+        "--epsilon=-1",
+    ],
+    "--q=1.0 is not valid: .*--algo=fedmgda --task=emnist does not use it; it belongs "
+    "to --algo=qfedavg": [
+        "--algo=fedmgda",
+        "--task=emnist",
+        "--q=1",
+    ],
     "Expected runtime_devices out of CPU:0, found 'GPU:7'": [
         "--algo=fedavg",
         "--task=emnist",
@@ -227,7 +272,8 @@ def test_helpshort_names_every_flag_and_who_uses_it():
             assert f"--{name}:" in text
     words = " ".join(text.split())
     assert re.search(
-        r"--proximal_strength: [^[]*\(mu; >= 0\) \[fedprox, fedproxm\]", words
+        r"--proximal_strength: [^[]*\(mu; >= 0\) \[fedprox, fedproxm, mgda_prox\]",
+        words,
     )
     assert re.search(r"--client_learning_rate: [^[]*\[all but fedsgd\]", words)
 
@@ -255,6 +301,39 @@ def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
     finished = run_here(capfd, *command, "--client_learning_rate=0.5")
     assert finished.status == 2
     assert "--client_learning_rate: was 0.02, now 0.5" in finished.err
+
+
+def test_a_run_under_attack_tells_how_clients_fare(tmp_path, capfd):
+    finished = run_here(
+        capfd,
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--only_digits",
+        "--model=2nn",
+        "--clients_per_round=3",
+        "--max_elements_per_client=8",
+        "--attack=bias:1000",
+        "--track_improvement",
+        f"--output_dir={tmp_path}",
+        *SMALL,
+    )
+    assert finished.status == 0, finished.err
+    assert "clients no worse off, mean over rounds" in finished.out
+    rows = read_rows(tmp_path / "metrics.csv")
+    assert len(rows) == 2
+    for row in rows:
+        # The attacker takes part in every round, and lies in what it reports alone.
+        assert 1000 < row["max_loss"] < 1100 and row["train/loss"] < 100
+        count = 3 * row["improved_clients"]
+        assert 0 <= count <= 3 and count == pytest.approx(round(count))
+    worst, mean, best = (
+        rows[-1][f"eval/client_accuracy_{name}"]
+        for name in ("worst_decile", "mean", "best_decile")
+    )
+    assert 0 <= worst <= mean <= best <= 1
+    assert (tmp_path / "plots" / "fairness.png").stat().st_size > 5000
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hyperparameters"]["attack"] == "bias:1000"
 
 
 def test_both_runtimes_give_the_same_numbers(tmp_path, capfd):

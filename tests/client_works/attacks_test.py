@@ -60,7 +60,7 @@ def attacked_batch(**attack):
 def test_a_scale_multiplies_loss_and_gradients(scale):
     trained, evaluated = view_on(attacked_batch(loss_scale=scale, loss_bias=7.0))
     for result in (trained, evaluated):
-        assert result.loss == pytest.approx(scale * loss_at_start(), rel=1e-12)
+        assert float(result.loss) == pytest.approx(scale * loss_at_start(), rel=1e-12)
         assert result.num_examples == 5
     np.testing.assert_allclose(
         np.append(*trained.gradients), scale * CLIENT.gradient(START), rtol=1e-12
@@ -70,7 +70,7 @@ def test_a_scale_multiplies_loss_and_gradients(scale):
 def test_a_model_takes_its_own_batches_as_well():
     (plain,) = CLIENT.batches()
     trained, evaluated = view_on(plain)
-    assert trained.loss == pytest.approx(loss_at_start(), rel=1e-12)
+    assert float(trained.loss) == pytest.approx(loss_at_start(), rel=1e-12)
     assert evaluated.loss == trained.loss
     np.testing.assert_allclose(np.append(*trained.gradients), CLIENT.gradient(START))
     for value, expected in zip(
@@ -112,10 +112,10 @@ def test_a_label_with_parts_of_its_own_is_none_of_an_attack():
     x = tf.constant([1.0, 2.0], tf.float64)
     label = collections.OrderedDict(first=x, second=3 * x, third=x)
     output = model.predict_on_batch(model.initial_weights, x, training=True)
-    assert under_attack.loss(output, label) == pytest.approx(15.0)
+    assert float(under_attack.loss(output, label)) == pytest.approx(15.0)
     dataset = tf.data.Dataset.from_tensors((x, label))
     ((_, lying),) = client_works.attacked_batches(dataset, loss_scale=2.0)
-    assert under_attack.loss(output, lying) == pytest.approx(30.0)
+    assert float(under_attack.loss(output, lying)) == pytest.approx(30.0)
     assert attacks.reported_loss(tf.constant(1.0), dataset) == 1.0
 
 

@@ -200,7 +200,8 @@ def _build_blockwise_combination(
     number of its own; those of equal updates share theirs.
     """
     specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
-    width = -(-sum(spec.shape.num_elements() for spec in specs) // num_blocks)
+    size = sum(spec.shape.num_elements() for spec in specs)
+    width = -(-size // num_blocks)
     dtype = tf.float32 if all(s.dtype == tf.float32 for s in specs) else tf.float64
 
     def flatten(value):
@@ -215,7 +216,7 @@ def _build_blockwise_combination(
 
     @tff.tensorflow.computation(value_type, np.int32)
     def cut(value, start):
-        padded = tf.pad(flatten(value), [[0, width]])
+        padded = tf.pad(flatten(value), [[0, width * num_blocks - size]])
         return tf.ensure_shape(padded[start : start + width], [width])
 
     gather_labels = build_gather_computation(

@@ -7,6 +7,7 @@ import attrs
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import finalizers
@@ -256,7 +257,8 @@ def build_optimizer(
     if decay == 1.0:
         return optimizer
     return tff.learning.optimizers.schedule_learning_rate(
-        optimizer, lambda step: learning_rate * decay ** (step // decay_period)
+        optimizer,
+        lambda step: learning_rate * decay ** tf.cast(step // decay_period, tf.float32),
     )
 
 

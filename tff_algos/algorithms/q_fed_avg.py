@@ -20,7 +20,13 @@ from tff_algos.aggregators.q_fair import LOSS_FLOOR
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.loss_weighted_training import LossReduction
-from tff_algos.hyperparameters import NON_NEGATIVE, POSITIVE, choice, hparam
+from tff_algos.hyperparameters import (
+    NON_NEGATIVE,
+    POSITIVE,
+    HyperparameterError,
+    choice,
+    hparam,
+)
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -92,6 +98,8 @@ def build_q_fed_avg(
       HyperparameterError: If a hyperparameter is out of range.
     """
     QHParams(q=q, lipschitz=lipschitz, loss_reduction=loss_reduction)
+    if lipschitz is None:
+        raise HyperparameterError("lipschitz", lipschitz, f"a number {POSITIVE}")
     client_work = client_works.build_loss_weighted_training_client_work(
         model_fn,
         client_optimizer,

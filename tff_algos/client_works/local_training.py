@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
 from tff_algos.client_works.round_process import build_round_process
+from tff_algos.hyperparameters import DECAY, HyperparameterError
 
 
 @attrs.frozen
@@ -175,7 +176,14 @@ def build_local_update(
     Returns:
       A function of the view of the model, the round (int32 []), the server's weights
       and the client's data set.
+
+    Raises:
+      HyperparameterError: If `learning_rate_decay` is out of range.
     """
+    if learning_rate_decay not in DECAY:
+        raise HyperparameterError(
+            "client_learning_rate_decay", learning_rate_decay, f"a number {DECAY}"
+        )
 
     def local_update(model, round_num, server_weights, dataset):
         initial = local_model.flatten(server_weights)

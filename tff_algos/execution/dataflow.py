@@ -37,7 +37,8 @@ class Placement(enum.Enum):
     CLIENTS = enum.auto()
 
 
-@attrs.frozen(eq=False)
+# Without representations: a node's would hold those of all that it depends on.
+@attrs.frozen(eq=False, repr=False)
 class Node:
     """Something that gives tensors.
 
@@ -55,7 +56,7 @@ class Node:
         return tuple(Port(self, index) for index in range(len(self.output_types)))
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Port:
     """One output of a node; equal to itself made again."""
 
@@ -71,19 +72,19 @@ class Port:
         return self.node.placement
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Argument(Node):
     """Part of the computation's argument: its outputs are values passed in."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Evaluate(Node):
     """A leaf applied to its inputs."""
 
     leaf: leaves_lib.Leaf
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Select(Node):
     """What a client asked for: a sequence of `leaf(server value, key)`.
 
@@ -94,7 +95,7 @@ class Select(Node):
     element_type: tff.Type
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Aggregate(Node):
     """Sums of clients' values, before the report.
 

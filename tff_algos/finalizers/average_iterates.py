@@ -8,6 +8,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.client_works import local_model
+
 
 @attrs.frozen
 class AverageState:
@@ -30,7 +32,8 @@ def build_average_iterates_finalizer(
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds a finalizer that keeps the mean of what `inner` makes of the model.
 
-    The learning process goes on from the last model; the mean is in the state.
+    The learning process goes on from the last model; the mean is in the state. Rounds
+    whose aggregate is not finite, which finalizers reject, do not count.
 
     Args:
       inner: The finalizer that updates the model.
@@ -57,15 +60,22 @@ def build_average_iterates_finalizer(
             )
         )
 
-    @tff.tensorflow.computation(weights_type, np.int32, weights_type)
+    @tff.tensorflow.computation(
+        weights_type, np.int32, weights_type, update_type.member
+    )
     @tf.function
-    def add(average, num_rounds, weights):
+    def add(average, num_rounds, weights, update):
+        # A round that was rejected has made no model.
+        made = tf.cast(local_model.all_finite(update), tf.int32)
+        count = num_rounds + made
+
         def moved(old, new):
             if not new.dtype.is_floating:
                 return new
-            return old + (new - old) / tf.cast(num_rounds + 1, new.dtype)
+            share = tf.cast(made, new.dtype) / tf.cast(tf.maximum(count, 1), new.dtype)
+            return old + (new - old) * share
 
-        return tf.nest.map_structure(moved, average, weights), num_rounds + 1
+        return tf.nest.map_structure(moved, average, weights), count
 
     @tff.federated_computation(
         initialize.type_signature.result,
@@ -75,7 +85,7 @@ def build_average_iterates_finalizer(
     def next_fn(state, weights, update):
         output = inner.next(state.inner, weights, update)
         average, num_rounds = tff.federated_map(
-            add, (state.average, state.num_rounds, output.result)
+            add, (state.average, state.num_rounds, output.result, update)
         )
         return tff.templates.MeasuredProcessOutput(
             tff.federated_zip(AverageState(output.state, average, num_rounds)),

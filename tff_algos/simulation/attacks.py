@@ -111,7 +111,7 @@ def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> li
     Raises:
       HyperparameterError: If there is no such client, or the share is out of range.
     """
-    named = [] if text is None else text.split(",")
+    named = [] if text is None else list(dict.fromkeys(text.split(",")))
     if named and all(name in set(client_ids) for name in named):
         return named
     count = 1 if text is None else _count(text, client_ids)

@@ -172,6 +172,8 @@ def build_improvement_fn(task: Task) -> Callable[..., dict[str, float]]:
             for weights in (before, after)
         )
         trained = np.asarray(old["num_examples"]) > 0
+        if not np.any(trained):
+            return {}
         # A loss that is no number any more is not an improvement.
         improved = np.asarray(new["mean_loss"]) <= np.asarray(old["mean_loss"])
         return {"improved_clients": float(np.mean(improved[trained]))}

@@ -1,0 +1,231 @@
+"""Measures what aggregators cost: seconds and memory of a round against FedAvg's mean.
+
+    python benchmarks/aggregation.py
+    python benchmarks/aggregation.py --cohorts=10 --timed_rounds=5
+
+Rounds of one local epoch of the EMNIST CNN with 1,206,590 weights on 100 random
+examples a client, in batches of 20, by the in-process runtime. Every aggregator is in a
+process of its own, and those of one cohort take turns: who makes the machine slower
+does so for all. Seconds are the least of the timed rounds, because other programs only
+ever add. Memory is by how much a round's peak of the process exceeds what it held before
+the first full round, when everything was compiled and the data were there.
+
+    mean                     FedAvg: the unit
+    min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
+    min norm, in 8 blocks    the same, an eighth of the columns at a time
+    ... from a file          the same, clients' updates in a file between the turns
+    normalised mean          FedAvg-n, normalised by the clients
+    q-fair                   q-FedAvg's sums; its clients' losses before training included
+"""
+
+import json
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Self
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import attrs
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import app, flags
+
+import tff_algos
+from benchmarks.comparison import machine, tables
+from benchmarks.comparison.workers import Worker
+from tasks.models import image
+from tff_algos import aggregators, execution
+
+_COHORTS = flags.DEFINE_list("cohorts", ["10", "100"], "Clients per round.")
+_ROUNDS = flags.DEFINE_integer("timed_rounds", 3, "Of each.", lower_bound=1)
+
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
+_EXAMPLES, _BATCH_SIZE = 100, 20
+_MEGABYTE = 2**20
+_MEAN = "mean"
+
+
+@attrs.frozen
+class Method:
+    """An aggregator in FedAvg.
+
+    Attributes:
+      build: From model and client optimizer to the process.
+      max_kept_bytes: Of the runtime; None for its default.
+    """
+
+    build: Callable[..., tff.learning.templates.LearningProcess]
+    max_kept_bytes: int | None = None
+
+
+def _fed_avg(make_aggregator) -> Callable[..., tff.learning.templates.LearningProcess]:
+    def build(model, optimizer):
+        return tff_algos.build_fed_avg(
+            model,
+            optimizer,
+            client_weighting=_UNIFORM,
+            model_aggregator=make_aggregator(),
+        )
+
+    return build
+
+
+def _in_blocks() -> aggregators.MinNormFactory:
+    return aggregators.MinNormFactory(normalize=True, num_blocks=8)
+
+
+METHODS: Mapping[str, Method] = {
+    _MEAN: Method(_fed_avg(lambda: None)),
+    "min norm": Method(_fed_avg(lambda: aggregators.MinNormFactory(normalize=True))),
+    "min norm, in 8 blocks": Method(_fed_avg(_in_blocks)),
+    "min norm, in 8 blocks from a file": Method(_fed_avg(_in_blocks), 0),
+    "normalised mean": Method(_fed_avg(aggregators.NormalizedMeanFactory)),
+    "q-fair": Method(
+        lambda model, optimizer: tff_algos.build_q_fed_avg(
+            model, optimizer, q=0.5, lipschitz=20.0
+        )
+    ),
+}
+
+
+def client_data(number: int) -> tf.data.Dataset:
+    """Returns the batches of a client that is made up."""
+    rng = np.random.default_rng(number)
+    x = rng.uniform(size=(_EXAMPLES, *image.IMAGE_SHAPE)).astype(np.float32)
+    y = rng.integers(0, 62, _EXAMPLES).astype(np.int32)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(_BATCH_SIZE)
+
+
+class _PeakMemory:
+    """The most memory that this process holds while the body runs, bytes."""
+
+    def __enter__(self) -> Self:
+        self.peak = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        process = psutil.Process()
+        while not self._done.wait(0.01):
+            self.peak = max(self.peak, process.memory_info().rss)
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def serve(connection: Connection, name: str, num_clients: int) -> None:
+    """Runs rounds with one aggregator in this process, one at each request.
+
+    Sends the seconds of a first round of four clients, then for every request seconds,
+    CPU seconds and megabytes of a round of all.
+    """
+    method = METHODS[name]
+    options = {}
+    if method.max_kept_bytes is not None:
+        options["max_kept_bytes"] = method.max_kept_bytes
+    execution.set_in_process_context(**options)
+    model = image.build_emnist_model("cnn_dropout", only_digits=False, seed=0)
+    process = method.build(model, tff.learning.optimizers.build_sgdm(0.05))
+    data = [client_data(number) for number in range(num_clients)]
+    state = process.initialize()
+    start = time.perf_counter()
+    state = process.next(state, data[:4]).state
+    connection.send(time.perf_counter() - start)
+    held = psutil.Process().memory_info().rss
+    while connection.recv() is not None:
+        start, cpu_start = time.perf_counter(), time.process_time()
+        with _PeakMemory() as memory:
+            state = process.next(state, data).state
+        seconds = time.perf_counter() - start
+        cpu_seconds = time.process_time() - cpu_start
+        connection.send((seconds, cpu_seconds, (memory.peak - held) / _MEGABYTE))
+
+
+def compare(
+    num_clients: int, num_rounds: int
+) -> Mapping[str, Sequence[tuple[float, float, float]] | None]:
+    """Measures rounds of all methods in turns; None for those whose process died."""
+    workers = {name: Worker(serve, name, num_clients) for name in METHODS}
+    try:
+        for worker in workers.values():
+            worker.receive()
+        answers = [
+            {name: worker.ask("round") for name, worker in workers.items()}
+            for _ in range(num_rounds)
+        ]
+    finally:
+        for worker in workers.values():
+            worker.close()
+    found = {name: [answer[name] for answer in answers] for name in METHODS}
+    return {name: None if None in own else own for name, own in found.items()}
+
+
+def make_table(
+    num_clients: int,
+    measured: Mapping[str, Sequence[tuple[float, float, float]] | None],
+) -> str:
+    """Returns the table of one cohort, a line for each aggregator."""
+    best = {
+        name: own and [min(each[k] for each in own) for k in (0, 1)]
+        for name, own in measured.items()
+    }
+    rows = []
+    for name, own in measured.items():
+        if own is None or best[_MEAN] is None:
+            rows.append([name, *["died"] * 5])
+            continue
+        overheads = [
+            f"{100 * (mine / unit - 1):+.1f}"
+            for mine, unit in zip(best[name], best[_MEAN], strict=True)
+        ]
+        rows.append(
+            [
+                name,
+                *map(tables.format_number, best[name]),
+                *overheads,
+                tables.format_number(statistics.median(each[2] for each in own)),
+            ]
+        )
+    header = [
+        f"{num_clients} clients",
+        "s per round",
+        "CPU s per round",
+        "overhead, %",
+        "overhead of CPU, %",
+        "peak MB more",
+    ]
+    return tables.format_table(header, rows)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures every cohort, then prints the tables."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
+    for number in _COHORTS.value:
+        if not number.isdecimal() or int(number) < 4:
+            raise app.UsageError(f"--cohorts={number}: expected whole numbers >= 4.")
+    # So that the processes are ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(json.dumps(machine.describe()))
+    for number in map(int, _COHORTS.value):
+        print(f"\n{make_table(number, compare(number, _ROUNDS.value))}", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

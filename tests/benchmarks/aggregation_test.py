@@ -1,0 +1,63 @@
+"""The benchmark of aggregators: its methods and its table.
+
+No time is asserted.
+"""
+
+import numpy as np
+import pytest
+
+from benchmarks import aggregation
+from tests import problems
+from tff_algos import execution
+
+import tensorflow_federated as tff  # isort: skip
+
+CLIENTS = problems.clients(sizes=(6, 4, 5, 6))
+
+
+def round_of(name):
+    """One round of a method on a small model."""
+    process = aggregation.METHODS[name].build(
+        problems.linear_model(np.float32), tff.learning.optimizers.build_sgdm(0.05)
+    )
+    data = [client.batches(2, 1, np.float32) for client in CLIENTS]
+    with execution.in_process_context():
+        return problems.run(process, data)[0]
+
+
+def test_blocks_are_min_norm_and_the_others_are_not_the_mean():
+    found = {name: round_of(name) for name in aggregation.METHODS}
+    least = found.pop("min norm")
+    for name in list(found):
+        if name.startswith("min norm"):
+            np.testing.assert_allclose(found.pop(name), least, atol=1e-6)
+    mean = found.pop("mean")
+    for weights in (least, *found.values()):
+        assert np.max(np.abs(weights - mean)) > 1e-3
+
+
+def test_clients_are_made_up_and_have_all_their_examples():
+    sizes = [len(y) for _, y in client_batches(0)]
+    assert sizes == [20] * 5
+    first, second = (client_batches(number)[0][0] for number in (0, 1))
+    assert np.max(np.abs(first - second)) > 0.5
+
+
+def client_batches(number):
+    return list(aggregation.client_data(number).as_numpy_iterator())
+
+
+def test_the_table_compares_with_the_mean_and_names_what_died():
+    measured = {
+        "mean": [(2.0, 3.0, 10.0), (1.0, 4.0, 20.0)],
+        "min norm": [(1.1, 4.0, 500.0), (1.5, 3.3, 510.0)],
+        "q-fair": None,
+    }
+    mean, min_norm, q_fair = aggregation.make_table(10, measured).splitlines()[2:]
+    cells = [cell.strip() for cell in min_norm.split("|")[1:-1]]
+    assert cells[0] == "min norm"
+    assert [float(cell) for cell in cells[1:]] == pytest.approx(
+        [1.1, 3.3, 10.0, 10.0, 505.0], rel=1e-3
+    )
+    assert "+0.0" in mean
+    assert q_fair.count("died") == 5
