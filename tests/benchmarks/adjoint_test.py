@@ -111,7 +111,7 @@ def test_what_died_is_told_beside_what_did_not():
 class _Worker:
     """Stands for a process: the tape's dies when its memory is measured."""
 
-    def __init__(self, method, model, batch_size, num_steps):
+    def __init__(self, serve, method, model, batch_size, num_steps):
         self._method = method
         self.requests = []
 
@@ -130,7 +130,7 @@ class _Worker:
 
 
 def test_a_process_that_dies_takes_no_other_with_it(monkeypatch):
-    monkeypatch.setattr(adjoint, "_Worker", _Worker)
+    monkeypatch.setattr(adjoint, "Worker", _Worker)
     found = adjoint.compare("2nn", 4, num_steps=2, repetitions=2)
     assert found.measurements["tape"] is None
     ours = found.measurements["trajectory"]

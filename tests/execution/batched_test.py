@@ -146,27 +146,43 @@ def _train_only(learning):
 
 
 def test_small_models_run_many_clients_at_a_time_by_default(no_streaming):
-    cohort = [points(4, seed).batch(2) for seed in range(3)]
+    cohort = [points(4, seed).batch(2) for seed in range(4)]
     learning = process("linear", "sgd")
     with execution.in_process_context():
         state = learning.initialize()
         no_streaming()
         output = learning.next(state, cohort)
-    assert output.metrics["client_work"]["train"]["num_examples"] == 12
+    assert output.metrics["client_work"]["train"]["num_examples"] == 16
+
+
+def _many_at_a_time_is_wrong(self, inputs, workers, chunk_bytes):
+    raise AssertionError("clients ran many at a time")
+
+
+def test_fewer_than_four_clients_run_one_by_one_unless_that_is_not_wanted(
+    monkeypatch, no_streaming
+):
+    cohort = [points(4, seed).batch(2) for seed in range(3)]
+    learning = process("linear", "sgd")
+    with monkeypatch.context() as patched:
+        patched.setattr(batched_passes.BatchedPass, "run", _many_at_a_time_is_wrong)
+        with execution.in_process_context():
+            state = learning.initialize()
+            expected = learning.next(state, cohort)
+    no_streaming()
+    with execution.in_process_context(batch_clients=True):
+        found = learning.next(state, cohort)
+    assert_close(found.state.global_model_weights, expected.state.global_model_weights)
 
 
 def test_large_models_run_client_by_client_by_default_on_cpus(monkeypatch):
     monkeypatch.setattr(pass_runner, "_MAX_CPU_STATE_BYTES", 8)
-
-    def run(self, inputs, workers, chunk_bytes):
-        raise AssertionError("clients ran many at a time")
-
-    monkeypatch.setattr(batched_passes.BatchedPass, "run", run)
-    cohort = [points(4, seed).batch(2) for seed in range(3)]
+    monkeypatch.setattr(batched_passes.BatchedPass, "run", _many_at_a_time_is_wrong)
+    cohort = [points(4, seed).batch(2) for seed in range(4)]
     with execution.in_process_context():
         learning = process("linear", "sgd")
         output = learning.next(learning.initialize(), cohort)
-    assert output.metrics["client_work"]["train"]["num_examples"] == 12
+    assert output.metrics["client_work"]["train"]["num_examples"] == 16
 
 
 def test_the_weights_of_the_sum_of_reductions_is_the_number_of_clients():
