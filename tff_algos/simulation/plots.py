@@ -81,15 +81,16 @@ def plot_fairness(
     ):
         axes[0].plot(*series[name], style, marker=marker, color=_INITIAL, label=label)
     axes[0].set_ylabel("accuracy on the client's test examples")
-    axes[0].legend(loc="lower right")
+    axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     if tracked:
         improved_rounds, improved = _series(rows, "improved_clients")
         marker = "o" if len(improved_rounds) == 1 else None
         axes[1].plot(improved_rounds, improved, marker=marker, color=_PERSONALIZED)
-        axes[1].set_ylim(-0.02, 1.02)
         axes[1].set_ylabel("share of the round's clients no worse off")
     for axis in axes:
+        axis.set_ylim(-0.02, 1.02)
         axis.set_xlabel("round")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     figure.suptitle(title)
     _save(figure, path)
