@@ -21,7 +21,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-aggregation bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-aggregation bench-client-memory bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
 	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory against a mean"
+	@echo "make bench-client-memory  what clients remember: time and memory against their number"
 	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
 	@echo "make clean       drops caches; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
@@ -84,6 +85,9 @@ bench-adjoint: $(STAMP)
 
 bench-aggregation: $(STAMP)
 	$(VENV_PYTHON) benchmarks/aggregation.py $(BENCH_AGGREGATION_FLAGS)
+
+bench-client-memory: $(STAMP)
+	$(VENV_PYTHON) benchmarks/client_memory.py
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new

@@ -4,7 +4,17 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from tasks import adult, cifar10, emnist, fashion_mnist, mnist, shakespeare
+from tasks import (
+    adult,
+    cifar10,
+    cifar100,
+    emnist,
+    fashion_mnist,
+    mnist,
+    shakespeare,
+    stackoverflow,
+    tiny_imagenet,
+)
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.simulation.task import Task
 
@@ -16,7 +26,10 @@ TASKS: Mapping[str, TaskEntry] = {
         mnist.ENTRY,
         fashion_mnist.ENTRY,
         cifar10.ENTRY,
+        cifar100.ENTRY,
+        tiny_imagenet.ENTRY,
         adult.ENTRY,
+        stackoverflow.ENTRY,
     )
 }
 

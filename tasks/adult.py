@@ -40,7 +40,12 @@ TEST_FILE = download.PublishedFile(
 
 _NUM_CLASSES = 2
 _BY_DOCTORATE = "phd"
-_FORMS = f"{_BY_DOCTORATE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+# The division of Hu et al.'s code, whose numbers of people start at one where they are
+# used as if they started at zero: their table is about it.
+_OFF_BY_ONE = "phd_off_by_one"
+_FORMS = (
+    f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+)
 
 _SETTINGS = types.MappingProxyType(
     {
@@ -54,7 +59,7 @@ _SETTINGS = types.MappingProxyType(
 
 def _check_partition(instance: Any, attribute: Any, value: str) -> None:
     del instance
-    if value != _BY_DOCTORATE:
+    if value not in (_BY_DOCTORATE, _OFF_BY_ONE):
         try:
             partition.parse(value)
         except HyperparameterError as error:
@@ -75,8 +80,9 @@ class AdultOptions:
         validator=_check_partition,
         metadata={
             "help": "Division of the people: phd (two clients, those with a doctorate "
-            "and all others), iid:N, shards:K[:N] (of sorted labels) or "
-            "dirichlet:ALPHA[:N]; N clients, 100 if left out.",
+            "and all others), phd_off_by_one (the client phd trains on the person after "
+            "each of them, as in the code of Hu et al.), iid:N, shards:K[:N] (of sorted "
+            "labels) or dirichlet:ALPHA[:N]; N clients, 100 if left out.",
             "kind": str,
         },
     )
@@ -149,16 +155,20 @@ def _read(train_path: str, test_path: str) -> Arrays:
 
 
 def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
-    if partition_text != _BY_DOCTORATE:
+    if partition_text not in (_BY_DOCTORATE, _OFF_BY_ONE):
         return array_data.divide(arrays, partition_text, seed)
+    shift = int(partition_text == _OFF_BY_ONE)
     return Division(
         client_ids=("phd", "non_phd"),
-        train=_by_doctorate("training", arrays.x_train),
+        train=_by_doctorate("training", arrays.x_train, shift),
         test=_by_doctorate("test", arrays.x_test),
     )
 
 
-def _by_doctorate(kind: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _by_doctorate(
+    kind: str, features: np.ndarray, shift: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns who has a doctorate and who has not, or so many places after them."""
     has_doctorate = features[:, DOCTORATE] == 1
     if has_doctorate.all() or not has_doctorate.any():
         group = "without" if has_doctorate.all() else "with"
@@ -166,7 +176,8 @@ def _by_doctorate(kind: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarr
             f"--partition={_BY_DOCTORATE}: no {kind} example is of a person {group} a "
             "doctorate; use whole files, another partition, or --data=generated."
         )
-    return np.flatnonzero(has_doctorate), np.flatnonzero(~has_doctorate)
+    chosen = np.roll(has_doctorate, shift)
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
 
 ENTRY = TaskEntry(

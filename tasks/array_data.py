@@ -1,16 +1,17 @@
 """The one door for data sets that come as whole arrays, above all of images.
 
-The real images are the user's own `<name>.npz` in the cache folder, or what
-tensorflow-datasets has prepared there. Examples are divided among clients, by
-`tasks.partition` unless a data set has a division of its own; the test set stays
-whole for evaluation during a run, and each client has a test set of its own besides,
-drawn from it.
+The real images are the user's own `<name>.npz` in the cache folder, files there of a
+form of the data set's own, or what tensorflow-datasets has prepared there. Examples are
+divided among clients, by `tasks.partition` unless a data set has a division of its own;
+the test set stays whole for evaluation during a run, and each client has a test set of
+its own besides, drawn from it.
 """
 
+import contextlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -50,6 +51,23 @@ class Arrays:
 
 
 @attrs.frozen(kw_only=True)
+class OwnForm:
+    """Files or folders that a data set comes in besides those that are read for any.
+
+    Attributes:
+      names: What they are called in the cache folder; each is the whole data set, the
+        first one there is read.
+      read: From a path to the arrays; raises `TaskError`.
+      obtain: From `--cache_dir` to a path, downloading what is missing; raises
+        `TaskError`. None where tensorflow-datasets downloads.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[str], Arrays]
+    obtain: Callable[[str | None], str] | None = None
+
+
+@attrs.frozen(kw_only=True)
 class ArrayDataSet:
     """What is known of an image data set before it is read.
 
@@ -62,6 +80,7 @@ class ArrayDataSet:
       generate: Makes the stand-in.
       preprocess: From uint8 [n, height, width, channels] to what the model takes,
         float32 of the same shape.
+      own_form: Other files that it may come in.
     """
 
     name: str
@@ -70,6 +89,7 @@ class ArrayDataSet:
     num_classes: int
     generate: Callable[[], Arrays]
     preprocess: Callable[[np.ndarray], np.ndarray]
+    own_form: OwnForm | None = None
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -138,7 +158,7 @@ def divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
     spec = partition.parse(partition_text)
     train = partition.divide(arrays.y_train, spec, seed)
     test = partition.local_tests(train, arrays.y_train, arrays.y_test, seed)
-    return Division(client_ids=_client_ids(spec.num_clients), train=train, test=test)
+    return Division(client_ids=client_ids(spec.num_clients), train=train, test=test)
 
 
 def divided_task(
@@ -174,10 +194,12 @@ def divided_task(
         test_examples=_read_only(preprocess(arrays.x_test), arrays.y_test),
         seed=seed,
         notice=notice,
+        train_labels=_label_reader(arrays, division),
     )
 
 
-def _client_ids(num_clients: int) -> tuple[str, ...]:
+def client_ids(num_clients: int) -> tuple[str, ...]:
+    """Returns "client_000" and so on, with as many digits as the last one needs."""
     width = max(3, len(str(num_clients - 1)))
     return tuple(f"client_{number:0{width}d}" for number in range(num_clients))
 
@@ -200,6 +222,12 @@ def _reader(
         return preprocess(x[indices]), y[indices]
 
     return read
+
+
+def _label_reader(arrays: Arrays, division: Division) -> Callable[[str], np.ndarray]:
+    """Returns `client_id -> int32 [n]`, a client's training labels alone."""
+    parts = dict(zip(division.client_ids, division.train, strict=True))
+    return lambda client_id: arrays.y_train[parts[client_id]]
 
 
 def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -231,9 +259,9 @@ def load_arrays(
 ) -> tuple[Source, Arrays, str | None]:
     """Returns the real data set or its stand-in, as `--data` asks for.
 
-    An npz file in the cache folder comes first, what tensorflow-datasets has
-    prepared there second. "auto" takes whichever is there and never downloads;
-    "tff" has tensorflow-datasets download and prepare what is missing.
+    An npz file in the cache folder comes first, the data set's own form second, what
+    tensorflow-datasets has prepared there third. "auto" takes whichever is there and
+    never downloads; "tff" downloads what is missing.
 
     Args:
       data_set: The data set.
@@ -253,16 +281,42 @@ def load_arrays(
     path = npz_path(data_set, data_options.cache_dir)
     if os.path.exists(path):
         return "tff", read_npz(path, data_set), None
+    own_path = _find_own_form(data_set, data_options)
+    if own_path is not None:
+        return "tff", data_set.own_form.read(own_path), None
     if data_options.data == "tff" or _is_prepared(data_set, folder):
         return "tff", _obtain_from_tfds(data_set, folder), None
-    notice = (
-        f"--data=auto found no {path} and no data set prepared by "
-        f"tensorflow-datasets in {folder}, so the generated stand-in is used, not the "
-        "real data set"
-    )
+    return "generated", data_set.generate(), _stand_in_notice(data_set, path, folder)
+
+
+def _find_own_form(data_set: ArrayDataSet, data_options: DataOptions) -> str | None:
+    """Returns the path of what is there, or downloaded where that is asked for."""
+    form, cache_dir = data_set.own_form, data_options.cache_dir
+    if form is None:
+        return None
+    for name in form.names:
+        path = download.cached_path(name, cache_dir)
+        if os.path.exists(path):
+            return path
+    if data_options.data == "tff" and form.obtain is not None:
+        return form.obtain(cache_dir)
+    return None
+
+
+def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
+    """Returns the line that says what was looked for, and how to get it."""
+    form, missing = data_set.own_form, [path]
+    if form is not None:
+        missing += form.names
     if data_set.tfds_name is not None:
+        missing.append("data set prepared by tensorflow-datasets")
+    notice = (
+        f"--data=auto found no {' and no '.join(missing)} in {folder}, so the "
+        "generated stand-in is used, not the real data set"
+    )
+    if data_set.tfds_name is not None or (form is not None and form.obtain is not None):
         notice += "; --data=tff downloads the real one"
-    return "generated", data_set.generate(), f"{notice}."
+    return f"{notice}."
 
 
 def npz_path(data_set: ArrayDataSet, cache_dir: str | None = None) -> str:
@@ -279,9 +333,30 @@ def read_npz(path: str, data_set: ArrayDataSet) -> Arrays:
     Raises:
       TaskError: If the file cannot be read or holds anything else.
     """
-    try:
-        found = _load_npz(path)
+    with _naming(path, data_set):
+        return _as_arrays(_load_npz(path), data_set)
+
+
+def checked(path: str, found: Mapping[str, Any], data_set: ArrayDataSet) -> Arrays:
+    """Returns arrays that were found in some other file, checked like an npz file's.
+
+    Args:
+      path: The file, for the error's message.
+      found: `x_train`, `y_train`, `x_test` and `y_test`, as `read_npz` takes them.
+      data_set: What they should be.
+
+    Raises:
+      TaskError: If they are anything else.
+    """
+    with _naming(path, data_set):
         return _as_arrays(found, data_set)
+
+
+@contextlib.contextmanager
+def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
+    """Turns what is wrong with arrays into an error that names their file."""
+    try:
+        yield
     except _Unfit as problem:
         raise TaskError(
             f"{path} is no {data_set.name} data set: {problem}; replace or remove it, "
@@ -315,7 +390,7 @@ def _load_npz(path: str) -> dict[str, np.ndarray]:
         raise _Unfit(f"it cannot be read ({_one_line(error)})") from error
 
 
-def _as_arrays(found: dict[str, np.ndarray], data_set: ArrayDataSet) -> Arrays:
+def _as_arrays(found: Mapping[str, np.ndarray], data_set: ArrayDataSet) -> Arrays:
     """Checks and unifies arrays by the names of `_KEYS`; raises `_Unfit`."""
     whole = {}
     for split in ("train", "test"):

@@ -6,8 +6,11 @@ those of Yao et al., "Federated learning with unbiased gradient aggregation and
 controllable meta updating" (https://arxiv.org/abs/1910.08234). Those of Hu et al.,
 "Federated learning meets multi-objective optimization"
 (https://arxiv.org/abs/2006.11489), are `--model=cnn_lrn --partition=shards:5`: 500
-shards of 100 images, five for each of 100 clients. A model comes with its own
-preprocessing.
+shards of 100 images, five for each of 100 clients. `--model=lenet` is that of Luo et
+al., "GradMA: a gradient-memory-based accelerated federated learning with alleviated
+catastrophic forgetting" (https://arxiv.org/abs/2302.14307), who have vgg11 for
+CIFAR-100; images are whole here, theirs are cropped and flipped at random. A model
+comes with its own preprocessing.
 """
 
 import types
@@ -17,8 +20,9 @@ import attrs
 import numpy as np
 
 from tasks import array_data, generated_images, partition
-from tasks.models import cifar
+from tasks.models import cifar, normalized
 from tasks.task import DataOptions, TaskEntry
+from tff_algos.block_model import BlockModel
 from tff_algos.hyperparameters import choice
 from tff_algos.simulation.task import Task
 
@@ -39,16 +43,24 @@ _SETTINGS = types.MappingProxyType(
     }
 )
 
+_NORMALIZED = types.MappingProxyType(
+    {"lenet": normalized.build_lenet, "vgg11": normalized.build_vgg11}
+)
+
 
 @attrs.frozen(kw_only=True)
 class Cifar10Options:
     """The options of `--task=cifar10`."""
 
-    model: Literal["cnn", "cnn_lrn"] = choice(
+    model: Literal["cnn", "cnn_lrn", "lenet", "vgg11"] = choice(
         default="cnn",
-        choices=get_args(cifar.ModelId),
+        choices=(*get_args(cifar.ModelId), *_NORMALIZED),
         help="Architecture: two convolutions and three dense layers, cnn with dropout, "
-        "cnn_lrn with response normalisation and pixels in [-1, 1].",
+        "cnn_lrn with response normalisation and pixels in [-1, 1], lenet with "
+        "normalisation and dropout; vgg11 has eight convolutions.",
+    )
+    norm: Literal["batch", "group", "none"] | None = normalized.norm_option(
+        *_NORMALIZED
     )
     partition: str = partition.option(default="iid:10")
 
@@ -72,8 +84,6 @@ DATA_SET = array_data.ArrayDataSet(
     preprocess=preprocess,
 )
 
-_PREPROCESS = types.MappingProxyType({"cnn": preprocess, "cnn_lrn": preprocess_lrn})
-
 
 def load(options: Cifar10Options, data_options: DataOptions) -> Task:
     """Returns the task.
@@ -88,14 +98,22 @@ def load(options: Cifar10Options, data_options: DataOptions) -> Task:
     Raises:
       TaskError: If the real data cannot be had, or are too few for the partition.
     """
+    data_set = DATA_SET
+    if options.model == "cnn_lrn":
+        data_set = attrs.evolve(data_set, preprocess=preprocess_lrn)
     return array_data.load_task(
-        attrs.evolve(DATA_SET, preprocess=_PREPROCESS[options.model]),
+        data_set,
         data_options,
         partition_text=options.partition,
-        model=cifar.build_cifar_model(
-            options.model, DATA_SET.num_classes, data_options.seed
-        ),
+        model=_build_model(options, data_set.num_classes, data_options.seed),
     )
+
+
+def _build_model(options: Cifar10Options, num_classes: int, seed: int) -> BlockModel:
+    if options.model in _NORMALIZED:
+        build = _NORMALIZED[options.model]
+        return build(num_classes, seed, options.norm or "batch")
+    return cifar.build_cifar_model(options.model, num_classes, seed)
 
 
 ENTRY = TaskEntry(

@@ -1,14 +1,17 @@
 """Generated stand-ins for image data sets: written characters, and coloured shapes.
 
-They are drawn in memory in a second, always the same, and kept for the process.
-Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the writers
-of `tasks.generated_glyphs`, pooled. Shapes (for CIFAR-10) have an outline that is
-their class; colours, background, place, size, angle, texture, noise and clutter say
-nothing of it, so that a linear classifier finds little.
+They are drawn in memory in a second or a few, always the same, and kept for the
+process. Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the
+writers of `tasks.generated_glyphs`, pooled. Shapes (for CIFAR-10) have an outline that
+is their class; colours, background, place, size, angle, texture, noise and clutter say
+nothing of it, so that a linear classifier finds little. Of tinted shapes (for CIFAR-100
+and Tiny ImageNet) the class is outline and tint: whether the shape is lighter or darker
+than its background, and its hue.
 """
 
 import functools
 
+import attrs
 import numpy as np
 
 from tasks import generated_glyphs
@@ -35,6 +38,40 @@ _MAX_SHIFT = 4.0
 _SOFTNESS = 1.2
 # Images drawn at once: few enough to stay in the processor's caches.
 _CHUNK = 500
+
+# Of tinted shapes: how grey a shape and its background are apart, and how far from
+# grey a hue is, at least and at most.
+_CONTRAST = (0.15, 0.3)
+_CHROMA = (0.2, 0.35)
+_BACKGROUND_CHROMA = 0.08
+
+
+@attrs.frozen(kw_only=True)
+class _TintedShapes:
+    """A data set of tinted shapes; lighter and darker ones of every hue.
+
+    Attributes:
+      num_hues: Hues of every outline and lightness.
+      scale: The side of a pixel, in pixels of the image.
+      num_images: Images of a split; a multiple of the number of classes.
+    """
+
+    num_hues: int
+    scale: int
+    num_images: dict[Split, int]
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are in [0, num_classes): outline, then lightness, then hue."""
+        return len(_OUTLINES) * 2 * self.num_hues
+
+
+_TINTED_SHAPES = _TintedShapes(
+    num_hues=5, scale=1, num_images={"train": 5000, "test": 1000}
+)
+_LARGE_TINTED_SHAPES = _TintedShapes(
+    num_hues=10, scale=2, num_images={"train": 4000, "test": 1000}
+)
 
 
 @functools.cache
@@ -67,6 +104,27 @@ def shapes() -> Arrays:
     return _arrays(*(_draw_shapes(split) for split in _SPLITS))
 
 
+@functools.cache
+def tinted_shapes() -> Arrays:
+    """Returns 5,000 images of 100 classes to train on and 1,000 to test.
+
+    Images are uint8 [n, 32, 32, 3]; the classes are 20 groups of 5 hues: group
+    `label // 5` is one of the outlines of `shapes`, darker or lighter than the
+    background. Every class is as frequent as any other in either split.
+    """
+    return _arrays(*(_draw_tinted(_TINTED_SHAPES, split) for split in _SPLITS))
+
+
+@functools.cache
+def large_tinted_shapes() -> Arrays:
+    """Returns 4,000 images of 200 classes to train on and 1,000 to test.
+
+    As `tinted_shapes`, with 10 hues; images are uint8 [n, 64, 64, 3], their edges as
+    coarse as those of smaller images, their noise as fine as they are.
+    """
+    return _arrays(*(_draw_tinted(_LARGE_TINTED_SHAPES, split) for split in _SPLITS))
+
+
 def _arrays(
     train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray]
 ) -> Arrays:
@@ -79,9 +137,11 @@ def _rng(*key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(key))
 
 
-def _balanced_labels(num_examples: int, rng: np.random.Generator) -> np.ndarray:
+def _balanced_labels(
+    num_examples: int, rng: np.random.Generator, num_classes: int = NUM_CLASSES
+) -> np.ndarray:
     """Returns int32 [n] labels in a random order, equally many of each class."""
-    return rng.permutation(np.arange(num_examples, dtype=np.int32) % NUM_CLASSES)
+    return rng.permutation(np.arange(num_examples, dtype=np.int32) % num_classes)
 
 
 def _draw_glyphs(split: Split, first_class: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,15 +171,80 @@ def _draw_shapes(split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 def _shape_images(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws uint8 [n, 32, 32, 3]: background, clutter, the shape, noise."""
-    n = len(labels)
-    background, foreground = _contrasting_colours(n, rng)
+    background, foreground = _contrasting_colours(len(labels), rng)
+    images = _scene(labels, background, foreground, rng)
+    images += rng.normal(0.0, _NOISE, images.shape)
+    return _as_pixels(images)
+
+
+def _draw_tinted(kind: _TintedShapes, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    rng = _rng(2, kind.num_classes, _SPLITS.index(split))
+    labels = _balanced_labels(kind.num_images[split], rng, kind.num_classes)
+    images = [
+        _tinted_images(kind, part, rng)
+        for part in np.split(labels, len(labels) // _CHUNK)
+    ]
+    return np.concatenate(images), labels
+
+
+def _tinted_images(
+    kind: _TintedShapes, labels: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Draws uint8 [n, size, size, 3] as `_shape_images` does, in tints of classes."""
+    groups, hues = np.divmod(labels, kind.num_hues)
+    outlines, lighter = np.divmod(groups, 2)
+    background, foreground = _tints(lighter, hues / kind.num_hues, rng)
+    images = _scene(outlines, background, foreground, rng)
+    images = images.repeat(kind.scale, axis=1).repeat(kind.scale, axis=2)
+    images += np.float32(_NOISE) * rng.standard_normal(images.shape, np.float32)
+    return _as_pixels(images)
+
+
+def _scene(
+    outlines: np.ndarray,
+    background: np.ndarray,
+    foreground: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draws float [n, 32, 32, 3]: background, clutter and the shape, without noise."""
+    n = len(outlines)
     images = _textured(background, rng)
     for _ in range(_NUM_STROKES):
         clutter = rng.uniform(0.0, 1.0, (n, 1, 1, 3)).astype(np.float32)
         images = _painted(images, clutter, _stroke_cover(n, rng))
-    images = _painted(images, _textured(foreground, rng), _shape_cover(labels, rng))
-    images += rng.normal(0.0, _NOISE, images.shape)
+    return _painted(images, _textured(foreground, rng), _shape_cover(outlines, rng))
+
+
+def _as_pixels(images: np.ndarray) -> np.ndarray:
     return np.rint(255.0 * np.clip(images, 0.0, 1.0)).astype(np.uint8)
+
+
+def _tints(
+    lighter: np.ndarray, turns: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns colours of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
+
+    Args:
+      lighter: int [n], 1 where the shape is lighter than the background, else 0.
+      turns: float [n], the shape's hue in turns of the colour circle.
+      rng: Decides the rest: how grey both are, and the background's own hue.
+    """
+    n = len(lighter)
+    middle = rng.uniform(0.45, 0.55, n)
+    distance = np.where(lighter, 1.0, -1.0) * rng.uniform(*_CONTRAST, n)
+    shape = _colour(middle + distance, rng.uniform(*_CHROMA, n), turns)
+    background = _colour(
+        middle - distance, rng.uniform(0.0, _BACKGROUND_CHROMA, n), rng.random(n)
+    )
+    return background, shape
+
+
+def _colour(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Returns float32 [n, 1, 1, 3]: grey, moved towards a hue that keeps its mean."""
+    phases = 2.0 * np.pi * (turns[:, np.newaxis] - np.arange(3) / 3.0)
+    colour = grey[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
+    clipped = np.clip(colour, 0.0, 1.0).astype(np.float32)
+    return clipped[:, np.newaxis, np.newaxis]
 
 
 def _contrasting_colours(

@@ -4,7 +4,9 @@ LeCun et al., "Gradient-based learning applied to document recognition", 1998;
 60,000 digits to train on, 10,000 to test. The clients, 100 by default, and the
 settings are those of McMahan et al., "Communication-efficient learning of deep
 networks from decentralized data" (https://arxiv.org/abs/1602.05629), whose other
-division is `--partition=shards:2`.
+division is `--partition=shards:2`. `--model=tiny_nn` is the model of Luo et al.,
+"GradMA: a gradient-memory-based accelerated federated learning with alleviated
+catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardised images.
 """
 
 import types
@@ -14,10 +16,13 @@ import attrs
 import numpy as np
 
 from tasks import array_data, generated_images, partition
-from tasks.models import image
+from tasks.models import image, normalized
 from tasks.task import DataOptions, TaskEntry
 from tff_algos.hyperparameters import choice
 from tff_algos.simulation.task import Task
+
+# Of all training pixels in [0, 1].
+MEAN, DEVIATION = 0.1307, 0.3081
 
 _SETTINGS = types.MappingProxyType(
     {
@@ -33,17 +38,24 @@ _SETTINGS = types.MappingProxyType(
 class MnistOptions:
     """The options of `--task=mnist`."""
 
-    model: Literal["cnn", "2nn"] = choice(
+    model: Literal["cnn", "2nn", "tiny_nn"] = choice(
         default="cnn",
-        choices=("cnn", "2nn"),
-        help="Architecture, by the names of TFF's baselines.",
+        choices=("cnn", "2nn", "tiny_nn"),
+        help="Architecture, by the names of TFF's baselines; tiny_nn is three dense "
+        "layers with normalisation, on standardised images.",
     )
+    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("tiny_nn")
     partition: str = partition.option(default="iid:100")
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns float32 in [0, 1], ink 1.0, of the uint8 `images`."""
     return images.astype(np.float32) / np.float32(255.0)
+
+
+def preprocess_standardised(images: np.ndarray) -> np.ndarray:
+    """Returns float32, standardised, of the uint8 `images`."""
+    return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
 DATA_SET = array_data.ArrayDataSet(
@@ -59,7 +71,8 @@ DATA_SET = array_data.ArrayDataSet(
 def load(options: MnistOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 28, 28, 1] in [0, 1], ink 1.0, and `y` int32 [n].
+    Examples are `x` float32 [n, 28, 28, 1] in [0, 1], ink 1.0, or for `tiny_nn`
+    standardised, and `y` int32 [n].
 
     Args:
       options: Model and partition.
@@ -68,13 +81,16 @@ def load(options: MnistOptions, data_options: DataOptions) -> Task:
     Raises:
       TaskError: If the real data cannot be had, or are too few for the partition.
     """
+    data_set, seed = DATA_SET, data_options.seed
+    if options.model == "tiny_nn":
+        data_set = attrs.evolve(data_set, preprocess=preprocess_standardised)
+        model = normalized.build_tiny_nn(
+            data_set.image_shape, data_set.num_classes, seed, options.norm or "batch"
+        )
+    else:
+        model = image.build_emnist_model(options.model, only_digits=True, seed=seed)
     return array_data.load_task(
-        DATA_SET,
-        data_options,
-        partition_text=options.partition,
-        model=image.build_emnist_model(
-            options.model, only_digits=True, seed=data_options.seed
-        ),
+        data_set, data_options, partition_text=options.partition, model=model
     )
 
 

@@ -29,6 +29,7 @@ def test_there_are_presets():
         "cifar10": 26,
         "emnist": 24,
         "femnist": 6,
+        "mnist": 16,
         "shakespeare": 6,
     }
 

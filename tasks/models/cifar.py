@@ -11,15 +11,17 @@ optimization" (https://arxiv.org/abs/2006.11489): with response normalisation, a
 PyTorch defines it, without dropout and padding.
 """
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
-from tasks.models import classifier, image, layers
+import numpy as np
+
+from tasks.models import classifier, image
+from tasks.models.blocks import FLATTEN, MAX_POOL, RELU, conv2d, dense, dropout
+from tff_algos.block_model import Block, BlockModel, chain, layer
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 ModelId = Literal["cnn", "cnn_lrn"]
 
@@ -28,9 +30,7 @@ IMAGE_SHAPE = (32, 32, 3)
 _DROPOUT_RATE = 0.5
 
 
-def build_cifar_model(
-    model_id: ModelId, num_classes: int, seed: int
-) -> tff.learning.models.FunctionalModel:
+def build_cifar_model(model_id: ModelId, num_classes: int, seed: int) -> BlockModel:
     """Returns a classifier of 32 x 32 colour images.
 
     Args:
@@ -58,32 +58,21 @@ def build_cifar_model(
     if num_classes < 1:
         raise ValueError(f"Expected a positive num_classes, found {num_classes}.")
 
-    forward, size = (_cnn, 8) if model_id == "cnn" else (_cnn_lrn, 5)
-    kernel_shapes = (
-        (5, 5, 3, 64),
-        (5, 5, 64, 64),
-        (size * size * 64, 384),
-        (384, 192),
-        (192, num_classes),
+    build_blocks = {"cnn": _cnn, "cnn_lrn": _cnn_lrn}[model_id]
+    return classifier.build(
+        build_blocks(np.random.default_rng(seed), num_classes), IMAGE_SHAPE
     )
-    weights = classifier.glorot_weights(kernel_shapes, seed)
-    return classifier.build(forward, weights, IMAGE_SHAPE)
 
 
-def _cnn(weights: Sequence[tf.Tensor], x: tf.Tensor, training: bool) -> tf.Tensor:
-    filters_1, bias_1, filters_2, bias_2, *head = weights
-    kernel_1, hidden_bias_1, kernel_2, hidden_bias_2, kernel, bias = head
-    if training:
-        seed = layers.fingerprint(bias, x)
-    x = _max_pool2d(tf.nn.relu(layers.conv2d(x, filters_1, bias_1, "SAME")))
-    x = _max_pool2d(tf.nn.relu(layers.conv2d(x, filters_2, bias_2, "SAME")))
-    x = tf.nn.relu(layers.dense(layers.flatten(x), kernel_1, hidden_bias_1))
-    if training:
-        x = layers.dropout(x, _DROPOUT_RATE, seed, salt=1)
-    x = tf.nn.relu(layers.dense(x, kernel_2, hidden_bias_2))
-    if training:
-        x = layers.dropout(x, _DROPOUT_RATE, seed, salt=2)
-    return layers.dense(x, kernel, bias)
+def _cnn(rng: np.random.Generator, num_classes: int) -> list[Block]:
+    max_pool = layer(_max_pool2d)
+    return [
+        chain(conv2d(rng, 5, 3, 64, "SAME"), RELU, max_pool),
+        chain(conv2d(rng, 5, 64, 64, "SAME"), RELU, max_pool, FLATTEN),
+        chain(dense(rng, 8 * 8 * 64, 384), RELU, dropout(_DROPOUT_RATE, salt=1)),
+        chain(dense(rng, 384, 192), RELU, dropout(_DROPOUT_RATE, salt=2)),
+        dense(rng, 192, num_classes),
+    ]
 
 
 def _max_pool2d(x: tf.Tensor) -> tf.Tensor:
@@ -91,17 +80,15 @@ def _max_pool2d(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.max_pool2d(x, ksize=3, strides=2, padding="SAME")
 
 
-def _cnn_lrn(weights: Sequence[tf.Tensor], x: tf.Tensor, training: bool) -> tf.Tensor:
-    del training  # The same in both.
-    filters_1, bias_1, filters_2, bias_2, *head = weights
-    kernel_1, hidden_bias_1, kernel_2, hidden_bias_2, kernel, bias = head
-    x = tf.nn.relu(layers.conv2d(x, filters_1, bias_1, "VALID"))
-    x = pairwise_response_normalisation(layers.max_pool2d(x))
-    x = tf.nn.relu(layers.conv2d(x, filters_2, bias_2, "VALID"))
-    x = layers.max_pool2d(pairwise_response_normalisation(x))
-    x = tf.nn.relu(layers.dense(layers.flatten(x), kernel_1, hidden_bias_1))
-    x = tf.nn.relu(layers.dense(x, kernel_2, hidden_bias_2))
-    return layers.dense(x, kernel, bias)
+def _cnn_lrn(rng: np.random.Generator, num_classes: int) -> list[Block]:
+    normalised = layer(pairwise_response_normalisation)
+    return [
+        chain(conv2d(rng, 5, 3, 64, "VALID"), RELU, MAX_POOL, normalised),
+        chain(conv2d(rng, 5, 64, 64, "VALID"), RELU, normalised, MAX_POOL, FLATTEN),
+        chain(dense(rng, 5 * 5 * 64, 384), RELU),
+        chain(dense(rng, 384, 192), RELU),
+        dense(rng, 192, num_classes),
+    ]
 
 
 def pairwise_response_normalisation(

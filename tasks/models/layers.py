@@ -42,6 +42,26 @@ def conv2d(
     return tf.nn.conv2d(x, filters, strides=1, padding=padding) + bias
 
 
+def conv2d_3x3(x: tf.Tensor, filters: tf.Tensor, strides: int = 1) -> tf.Tensor:
+    """Returns a convolution around every `strides`-th pixel, channels last, no bias.
+
+    TensorFlow's "SAME" is around the odd pixels where `strides` is 2; this is around
+    the even ones, as in PyTorch, hence around those of `x[:, ::2, ::2]`.
+
+    Args:
+      x: float `[n, height, width, in]`.
+      filters: float `[3, 3, in, out]`.
+      strides: At least 1.
+
+    Returns:
+      float `[n, ceil(height / strides), ceil(width / strides), out]`.
+    """
+    if strides == 1:
+        return tf.nn.conv2d(x, filters, strides=1, padding="SAME")
+    x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+    return tf.nn.conv2d(x, filters, strides=strides, padding="VALID")
+
+
 def max_pool2d(x: tf.Tensor) -> tf.Tensor:
     """Returns the 2 x 2 maxima: `[n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c]`."""
     return tf.nn.max_pool2d(x, ksize=2, strides=2, padding="SAME")
@@ -92,6 +112,22 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
     bits = _mix(_mix(salted) ^ seed)
     keep = bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
     return tf.where(keep, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
+
+
+def spatial_dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
+    """Drops whole channels of single images, scales the others by 1/(1-rate).
+
+    Source: Tompson et al., "Efficient object localization using convolutional
+    networks", CVPR 2015 (https://arxiv.org/abs/1411.4280).
+
+    Args:
+      x: float32 `[n, height, width, channels]`.
+      rate: In [0, 1).
+      seed: As `dropout` takes it.
+      salt: The same.
+    """
+    channels = tf.ones_like(x[:, :1, :1, :])
+    return x * dropout(channels, rate, seed, salt)
 
 
 def _positions(size: tf.Tensor) -> tf.Tensor:

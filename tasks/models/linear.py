@@ -1,19 +1,11 @@
 """Multinomial logistic regression, giving logits."""
 
-from collections.abc import Sequence
-
 from tasks.models import classifier, initializers, layers
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-import tensorflow_federated as tff
+from tff_algos.block_model import BlockModel, layer
 
 
-def build_linear_model(
-    num_features: int, num_classes: int
-) -> tff.learning.models.FunctionalModel:
-    """Returns a linear classifier.
+def build_linear_model(num_features: int, num_classes: int) -> BlockModel:
+    """Returns a linear classifier, a single block.
 
     Args:
       num_features: Features of an example, at least 1.
@@ -31,14 +23,6 @@ def build_linear_model(
         raise ValueError(f"Expected a positive num_features, found {num_features}.")
     if num_classes < 1:
         raise ValueError(f"Expected a positive num_classes, found {num_classes}.")
-    zeros = (
-        initializers.zeros(num_features, num_classes),
-        initializers.zeros(num_classes),
-    )
-    return classifier.build(_linear, zeros, [num_features])
-
-
-def _linear(weights: Sequence[tf.Tensor], x: tf.Tensor, training: bool) -> tf.Tensor:
-    del training  # The same in both.
-    kernel, bias = weights
-    return layers.dense(x, kernel, bias)
+    kernel = initializers.zeros(num_features, num_classes)
+    logits = layer(layers.dense, kernel, initializers.zeros(num_classes))
+    return classifier.build([logits], [num_features])

@@ -28,9 +28,12 @@ class Classification:
     Attributes:
       padding_id: Targets of this value count neither in the loss nor in the
         accuracy; `None` if every target counts.
+      unscored_ids: Targets of these values count in the loss, not in the accuracy:
+        a model of words has to learn where a sentence ends, which is no word.
     """
 
     padding_id: int | None = None
+    unscored_ids: tuple[int, ...] = ()
 
     def loss(
         self,
@@ -59,7 +62,7 @@ class Classification:
         """Returns `(initialize, update, finalize)` for a `FunctionalModel`.
 
         Finalized metrics: "loss" and "accuracy" (float32, means over the targets
-        that count, 0 if there are none), "num_examples" and "num_batches"
+        that count in each, 0 if there are none), "num_examples" and "num_batches"
         (int64). `finalize` also takes a part of the state, which gives that part
         of the metrics. With sample weights, examples of weight 0 and batches of
         such examples are not counted.
@@ -98,6 +101,8 @@ class Classification:
         """
         weights = self._target_weights(labels, sample_weight)
         weight = tf.reduce_sum(weights)
+        for unscored in self.unscored_ids:
+            weights *= tf.cast(tf.not_equal(labels, unscored), tf.float32)
         predicted = tf.argmax(
             batch_output.predictions, axis=-1, output_type=labels.dtype
         )
@@ -114,7 +119,7 @@ class Classification:
         correct_sum, correct_weight = state["accuracy"]
         return collections.OrderedDict(
             loss=(loss_sum + batch_output.loss * weight, loss_weight + weight),
-            accuracy=(correct_sum + correct, correct_weight + weight),
+            accuracy=(correct_sum + correct, correct_weight + tf.reduce_sum(weights)),
             num_examples=state["num_examples"] + num_examples,
             num_batches=state["num_batches"] + num_batches,
         )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tff_algos
 from tests import tiny_task
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.simulation import attacks, cohorts
@@ -10,7 +11,11 @@ from tff_algos.simulation.batching import BatchSpec
 from tff_algos.simulation.runner import RunOptions
 from tff_algos.simulation.stage import Stage
 
+from tensorflow_federated import learning  # isort: skip
+
+SGD = learning.optimizers.build_sgdm
 TASK = tiny_task.make()
+FED_AVG = tff_algos.build_fed_avg(TASK.model, SGD(0.1))
 IDS = [f"client {n}" for n in range(40)]
 
 
@@ -102,10 +107,10 @@ def test_malicious_clients_may_come_as_they_are_drawn():
     assert attack.cohort(["a", "b", "c"]) == ["a", "b", "c"]
 
 
-def stage(**changes):
+def stage(process=FED_AVG, **changes):
     return Stage(
         name="a stage",
-        process=None,
+        process=process,
         num_rounds=50,
         clients_per_round=3,
         batches=BatchSpec(batch_size=4, num_epochs=1),
@@ -160,7 +165,11 @@ def test_an_attack_leaves_examples_and_their_order_alone():
 
 
 def test_clients_that_tell_their_number_can_attack_too():
-    numbered = stage(with_client_index=True)
+    numbered = stage(
+        tff_algos.build_mifa(
+            TASK.model, SGD(0.1), num_clients=len(TASK.train_client_ids)
+        )
+    )
     cohort = cohorts.cohort_ids(numbered, TASK, 0, 1, make())
     datasets = cohorts.cohort_datasets(numbered, TASK, 0, 1, make())
     for client_id, data in zip(cohort, datasets, strict=True):

@@ -31,16 +31,23 @@ class Intercepted:
     """A learning process that calls `before_round` before each `next`."""
 
     def __init__(self, process, before_round):
-        self._process, self._before_round = process, before_round
-        self._calls = 0
+        self._process = process
+        self.next = _InterceptedNext(process.next, before_round)
 
     def __getattr__(self, name):
         return getattr(self._process, name)
 
-    def next(self, state, data):
+
+class _InterceptedNext:
+    def __init__(self, computation, before_round):
+        self.type_signature = computation.type_signature
+        self._computation, self._before_round = computation, before_round
+        self._calls = 0
+
+    def __call__(self, state, data):
         self._calls += 1
         self._before_round(self._calls)
-        return self._process.next(state, data)
+        return self._computation(state, data)
 
 
 @pytest.fixture(scope="module")

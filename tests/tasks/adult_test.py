@@ -208,6 +208,24 @@ class TestTask:
             labels = set(task.examples(name, "train")[1])
             assert set(task.examples(name, "test")[1]) <= labels
 
+    def test_off_by_one_clients_train_on_the_people_after_theirs(self, tmp_path):
+        task = _load(tmp_path, "generated", partition="phd_off_by_one")
+        true = _load(tmp_path, "generated", partition="phd")
+        people = generated_adult.people()
+        doctors = np.flatnonzero(people.x_train[:, adult.DOCTORATE])
+        after = np.sort((doctors + 1) % len(people.x_train))
+        x, y = task.examples("phd", "train")
+        np.testing.assert_array_equal(x, people.x_train[after])
+        np.testing.assert_array_equal(y, people.y_train[after])
+        assert len(task.examples("non_phd", "train")[1]) == len(people.y_train) - len(y)
+        for client in ("phd", "non_phd"):
+            for found, wanted in zip(
+                task.examples(client, "test"),
+                true.examples(client, "test"),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(found, wanted)
+
     def test_the_seed_decides_a_division_among_many(self, tmp_path):
         one, again, other = (
             _load(tmp_path, "generated", seed, partition="iid:9").examples(
@@ -234,7 +252,7 @@ class TestTask:
         with pytest.raises(HyperparameterError) as error:
             adult.AdultOptions(partition=text)
         assert str(error.value).startswith(
-            f"partition={text!r} is not valid: expected phd, iid:N, shards:K[:N] or "
+            f"partition={text!r} is not valid: expected phd, phd_off_by_one, iid:N, shards:K[:N] or "
             "dirichlet:ALPHA[:N] ("
         )
 

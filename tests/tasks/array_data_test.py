@@ -178,6 +178,67 @@ class TestGenerated:
             array_data.load_arrays(own, _options(tmp_path, "tff"))
 
 
+class TestOwnForm:
+    """A data set that comes in a file "toy.a", or in one "toy.b"."""
+
+    @pytest.fixture
+    def own(self, data_set):
+        def read(path):
+            size = int(pathlib.Path(path).read_text())
+            return array_data.checked(path, _arrays(num_train=size), data_set)
+
+        def obtain(cache_dir):
+            path = pathlib.Path(cache_dir) / "toy.b"
+            path.write_text("48")
+            return str(path)
+
+        form = array_data.OwnForm(names=("toy.a", "toy.b"), read=read, obtain=obtain)
+        return attrs.evolve(data_set, tfds_name=None, own_form=form)
+
+    @pytest.mark.parametrize("data", ["auto", "tff"])
+    def test_the_first_file_that_is_there_is_read(self, data, own, tmp_path):
+        for name, size in (("toy.b", 33), ("toy.a", 36)):
+            (tmp_path / name).write_text(str(size))
+            source, arrays, notice = array_data.load_arrays(
+                own, _options(tmp_path, data)
+            )
+            assert source == "tff" and notice is None
+            assert len(arrays.y_train) == size
+
+    def test_an_npz_file_comes_before_it(self, own, tmp_path):
+        (tmp_path / "toy.a").write_text("36")
+        _save(tmp_path)
+        assert len(array_data.load_arrays(own, _options(tmp_path))[1].y_train) == 60
+
+    def test_it_is_downloaded_only_where_that_is_asked_for(self, own, tmp_path):
+        source, _, notice = array_data.load_arrays(own, _options(tmp_path))
+        assert source == "generated" and not list(tmp_path.iterdir())
+        for missing in ("toy.npz", "toy.a", "toy.b"):
+            assert f"no {missing}" in notice or f"/{missing}" in notice
+        assert "tensorflow-datasets" not in notice
+        assert notice.endswith("--data=tff downloads the real one.")
+        _, arrays, _ = array_data.load_arrays(own, _options(tmp_path, "tff"))
+        assert len(arrays.y_train) == 48
+
+    def test_without_a_download_of_its_own_tfds_is_asked(
+        self, own, tmp_path, monkeypatch
+    ):
+        def obtain(data_set, folder):
+            return _generate(num_train=7)
+
+        monkeypatch.setattr(array_data, "_obtain_from_tfds", obtain)
+        form = attrs.evolve(own.own_form, obtain=None)
+        both = attrs.evolve(own, tfds_name="mnist", own_form=form)
+        _, arrays, _ = array_data.load_arrays(both, _options(tmp_path, "tff"))
+        assert len(arrays.y_train) == 7
+
+    def test_what_is_wrong_names_the_file(self, own, tmp_path):
+        (tmp_path / "toy.a").write_text("0")
+        message = r"toy.a is no toy data set: x_train has shape \[0, .*--data=generated"
+        with pytest.raises(TaskError, match=message):
+            array_data.load_arrays(own, _options(tmp_path))
+
+
 def _elements(self, split, decoders=None, read_config=None, shuffle_files=False):
     """Stands for `DatasetBuilder._as_dataset`."""
     del self, decoders, read_config
@@ -364,8 +425,8 @@ class TestTask:
         many = attrs.evolve(data_set, generate=lambda: _generate(num_train=255))
         ids = _task(many, tmp_path, "iid:255").train_client_ids
         assert ids[0] == "client_000" and ids[-1] == "client_254"
-        assert array_data._client_ids(1001)[-1] == "client_1000"
-        assert array_data._client_ids(1001)[7] == "client_0007"
+        assert array_data.client_ids(1001)[-1] == "client_1000"
+        assert array_data.client_ids(1001)[7] == "client_0007"
 
     @pytest.mark.parametrize("text", ["iid:4", "shards:2:4", "dirichlet:0.5:4"])
     def test_every_training_example_has_one_client(self, text, data_set, tmp_path):
@@ -410,6 +471,18 @@ class TestTask:
         assert sizes == [30]
         task.examples("client_001", "train")
         assert sizes[1:] in ([22], [23])
+
+    def test_labels_alone_are_those_of_the_examples(self, data_set, tmp_path):
+        def refuse(images):
+            assert len(images) == 30, "a client was read"
+            return _preprocess(images)
+
+        unread = _task(attrs.evolve(data_set, preprocess=refuse), tmp_path)
+        task = _task(data_set, tmp_path)
+        for client_id in task.train_client_ids:
+            np.testing.assert_array_equal(
+                unread.train_labels(client_id), task.examples(client_id, "train")[1]
+            )
 
     def test_unknown_client(self, data_set, tmp_path):
         with pytest.raises(KeyError, match="nobody"):

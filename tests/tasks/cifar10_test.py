@@ -63,6 +63,8 @@ def test_response_normalisation_takes_pixels_around_zero(tmp_path):
     [
         ("cnn", 1_756_426, cifar10.preprocess),
         ("cnn_lrn", 797_962, cifar10.preprocess_lrn),
+        ("lenet", 941_834, cifar10.preprocess),
+        ("vgg11", 9_292_938, cifar10.preprocess),
     ],
 )
 def test_a_model_comes_with_its_preprocessing(model, num_weights, preprocess, tmp_path):
@@ -70,6 +72,16 @@ def test_a_model_comes_with_its_preprocessing(model, num_weights, preprocess, tm
     assert sum(weight.size for weight in task.model.initial_weights[0]) == num_weights
     expected = preprocess(generated_images.shapes().x_test)
     np.testing.assert_array_equal(task.test_examples[0], expected)
+
+
+@pytest.mark.parametrize("model", ["lenet", "vgg11"])
+def test_normalisation_is_an_option_of_the_models_that_have_it(model, tmp_path):
+    def num_moving(norm):
+        task = _load(tmp_path, data="generated", model=model, norm=norm)
+        return sum(weight.size for weight in task.model.initial_weights[1])
+
+    assert num_moving(None) == num_moving("batch") > 1000
+    assert num_moving("group") == num_moving("none") == 0
 
 
 def test_shards_of_the_real_size_have_100_examples_of_one_label():
@@ -101,6 +113,8 @@ def test_settings_and_defaults():
     )
     with pytest.raises(HyperparameterError, match="model='vgg'.*one of cnn, cnn_lrn"):
         cifar10.Cifar10Options(model="vgg")
+    with pytest.raises(HyperparameterError, match="norm='batch'.*: lenet, vgg11"):
+        cifar10.Cifar10Options(model="cnn_lrn", norm="batch")
     with pytest.raises(HyperparameterError, match="partition='dirichlet:0'"):
         cifar10.Cifar10Options(partition="dirichlet:0")
 

@@ -59,6 +59,15 @@ def test_pixels_are_standardised_by_the_published_numbers():
     np.testing.assert_allclose(found[1], 2.82149, atol=1e-5)
 
 
+def test_tiny_nn_takes_the_same_images(tmp_path):
+    task = _load(tmp_path, data="generated", model="tiny_nn", norm="group")
+    trainable, non_trainable = task.model.initial_weights
+    assert sum(weight.size for weight in trainable) == 178_710
+    assert non_trainable == ()
+    expected = fashion_mnist.preprocess(generated_images.letters().x_test)
+    np.testing.assert_array_equal(task.test_examples[0], expected)
+
+
 def test_the_stand_in_is_not_mnists():
     letters, digits = generated_images.letters(), generated_images.digits()
     assert np.any(letters.x_test != digits.x_test)
@@ -95,5 +104,7 @@ def test_bad_options_name_the_flag(tmp_path):
         fashion_mnist.FashionMnistOptions(partition="iid")
     with pytest.raises(HyperparameterError, match="model='vgg'.*one of cnn"):
         fashion_mnist.FashionMnistOptions(model="vgg")
+    with pytest.raises(HyperparameterError, match="norm='none'.*have it: tiny_nn"):
+        fashion_mnist.FashionMnistOptions(norm="none")
     with pytest.raises(TaskError, match="--partition=shards:61:100 needs 6100 "):
         _load(tmp_path, data="generated", partition="shards:61")

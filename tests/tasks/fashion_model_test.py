@@ -3,7 +3,7 @@
 import numpy as np
 import tf_keras
 
-from tasks.models import fashion
+from tasks.models import fashion, layers
 from tests.tasks import models_under_test
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -89,7 +89,7 @@ def test_dropout_is_a_function_of_weights_and_batch():
 
 def test_half_of_the_channels_are_dropped_and_each_as_a_whole():
     x = tf.ones([60, 8, 8, 20])
-    kept = fashion._spatial_dropout(x, 0.5, tf.constant(7, tf.uint32), salt=1).numpy()
+    kept = layers.spatial_dropout(x, 0.5, tf.constant(7, tf.uint32), salt=1).numpy()
     assert set(np.unique(kept)) == {0.0, 2.0}
     np.testing.assert_array_equal(kept.max(axis=(1, 2)), kept.min(axis=(1, 2)))
     mask = kept[:, 0, 0, :] > 0

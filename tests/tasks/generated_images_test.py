@@ -1,5 +1,6 @@
 import hashlib
 
+import attrs
 import numpy as np
 import pytest
 from sklearn import decomposition, ensemble, linear_model, pipeline
@@ -7,18 +8,21 @@ from sklearn import decomposition, ensemble, linear_model, pipeline
 from tasks import generated_images
 
 CHARACTERS = [generated_images.digits, generated_images.letters]
-MAKERS = [*CHARACTERS, generated_images.shapes]
+TINTED = [generated_images.tinted_shapes, generated_images.large_tinted_shapes]
+MAKERS = [*CHARACTERS, generated_images.shapes, *TINTED]
 
 
 @pytest.mark.parametrize(
-    ("make", "num_train", "shape"),
+    ("make", "num_train", "shape", "num_classes"),
     [
-        (generated_images.digits, 6000, (28, 28, 1)),
-        (generated_images.letters, 6000, (28, 28, 1)),
-        (generated_images.shapes, 5000, (32, 32, 3)),
+        (generated_images.digits, 6000, (28, 28, 1), 10),
+        (generated_images.letters, 6000, (28, 28, 1), 10),
+        (generated_images.shapes, 5000, (32, 32, 3), 10),
+        (generated_images.tinted_shapes, 5000, (32, 32, 3), 100),
+        (generated_images.large_tinted_shapes, 4000, (64, 64, 3), 200),
     ],
 )
-def test_types_sizes_and_balance(make, num_train, shape):
+def test_types_sizes_and_balance(make, num_train, shape, num_classes):
     arrays = make()
     for x, y, n in (
         (arrays.x_train, arrays.y_train, num_train),
@@ -26,7 +30,8 @@ def test_types_sizes_and_balance(make, num_train, shape):
     ):
         assert x.dtype == np.uint8 and x.shape == (n, *shape)
         assert y.dtype == np.int32 and y.shape == (n,)
-        np.testing.assert_array_equal(np.bincount(y), [n // 10] * 10)
+        expected = [n // num_classes] * num_classes
+        np.testing.assert_array_equal(np.bincount(y), expected)
         assert x.min() == 0 and x.max() == 255
 
 
@@ -57,8 +62,9 @@ def test_no_image_is_there_twice(make):
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_order_says_nothing_of_the_labels(make):
     labels = make().y_train
+    tenths = labels * 10 // (labels.max() + 1)
     for start in range(0, len(labels), 1000):
-        assert np.bincount(labels[start : start + 1000], minlength=10).min() > 60
+        assert np.bincount(tenths[start : start + 1000], minlength=10).min() > 60
 
 
 @pytest.mark.parametrize("make", CHARACTERS)
@@ -88,8 +94,12 @@ def _pixels(x):
 
 
 def _difference_from_background(x):
-    """Returns [n, 64]: how far 4 x 4 blocks are from the image's median colour."""
-    pixels = x.astype(np.float32)
+    """Returns [n, 64]: how far 4 x 4 blocks are from the image's median colour.
+
+    Of larger images every so many-th pixel is taken.
+    """
+    step = x.shape[1] // generated_images.SHAPE_IMAGE_SIZE
+    pixels = x[:, ::step, ::step].astype(np.float32)
     median = np.median(pixels.reshape(len(x), -1, 3), axis=1)
     distance = np.linalg.norm(pixels - median[:, np.newaxis, np.newaxis], axis=-1)
     return distance.reshape(len(x), 8, 4, 8, 4).mean((2, 4)).reshape(len(x), -1)
@@ -118,3 +128,38 @@ def test_colours_alone_do_not_tell_shapes():
         return np.concatenate([pixels.mean(1), pixels.std(1)], axis=1)
 
     assert _accuracy(_trees(), statistics, generated_images.shapes()) < 0.3
+
+
+def _block_means(x):
+    """Returns [n, 192]: mean colours of 8 x 8 blocks of the image."""
+    n, size, _, channels = x.shape
+    blocks = x.reshape(n, 8, size // 8, 8, size // 8, channels)
+    return blocks.mean((2, 4), dtype=np.float32).reshape(n, -1) / 255.0
+
+
+@pytest.mark.parametrize(("make", "num_tints"), [*zip(TINTED, (10, 20), strict=True)])
+def test_outlines_and_tints_can_be_learnt(make, num_tints):
+    def accuracy(classifier, features, label_of):
+        labels = {
+            name: label_of(getattr(make(), name)) for name in ("y_train", "y_test")
+        }
+        arrays = attrs.evolve(make(), **labels)
+        return _accuracy(classifier, features, arrays)
+
+    linear = linear_model.RidgeClassifier()
+    assert accuracy(linear, _block_means, lambda y: y % num_tints) > 4 / num_tints
+    assert 8 < 10 * num_tints * accuracy(linear, _block_means, lambda y: y) < 60
+    outlines = accuracy(_trees(), _difference_from_background, lambda y: y // num_tints)
+    assert outlines > 0.3
+
+
+@pytest.mark.parametrize("lighter", [0, 1])
+@pytest.mark.parametrize(("turns", "channel"), [(0.0, 0), (1 / 3, 1), (2 / 3, 2)])
+def test_a_tint_is_lighter_or_darker_and_has_its_hue(lighter, turns, channel):
+    n = 50
+    background, shape = generated_images._tints(
+        np.full(n, lighter), np.full(n, turns), np.random.default_rng(0)
+    )
+    assert (shape.argmax(axis=-1) == channel).all()
+    difference = shape.mean(axis=-1) - background.mean(axis=-1)
+    assert ((difference > 0.1) if lighter else (difference < -0.1)).all()

@@ -50,6 +50,17 @@ def test_ink_is_one():
     assert mnist.preprocess(generated_images.digits().x_test).mean() < 0.3
 
 
+@pytest.mark.parametrize("norm", [None, "batch", "group", "none"])
+def test_tiny_nn_takes_standardised_images(norm, tmp_path):
+    task = _load(tmp_path, data="generated", model="tiny_nn", norm=norm)
+    trainable, non_trainable = task.model.initial_weights
+    num_weights = 178_110 if norm == "none" else 178_710
+    assert sum(weight.size for weight in trainable) == num_weights
+    assert bool(non_trainable) == (norm in (None, "batch"))
+    expected = (generated_images.digits().x_test / 255.0 - 0.1307) / 0.3081
+    np.testing.assert_allclose(task.test_examples[0], expected, atol=1e-5)
+
+
 def test_two_shards_have_few_labels(tmp_path):
     task = _load(tmp_path, data="generated", partition="shards:2")
     for client_id in task.train_client_ids:
@@ -73,6 +84,8 @@ def test_bad_options_name_the_flag(tmp_path):
         mnist.MnistOptions(partition="iid")
     with pytest.raises(HyperparameterError, match="model='vgg'.*one of cnn, 2nn"):
         mnist.MnistOptions(model="vgg")
+    with pytest.raises(HyperparameterError, match="norm='group'.*have it: tiny_nn"):
+        mnist.MnistOptions(norm="group")
     with pytest.raises(TaskError, match="--partition=iid:6001 needs 6001 .* has 6000"):
         _load(tmp_path, data="generated", partition="iid:6001")
 

@@ -51,6 +51,43 @@ def test_token_metrics_equal_numpy():
     assert got["num_examples"].dtype == got["num_batches"].dtype == tf.int64
 
 
+def test_unscored_targets_count_in_the_loss_alone():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4, 5, 7)).astype(np.float32)
+    labels = rng.integers(0, 7, (4, 5)).astype(np.int32)
+    weights = np.array([1.0, 2.0, 0.0, 1.0], np.float32)
+    got = _updated(
+        metrics.Classification(padding_id=0, unscored_ids=(5, 6)),
+        [(tf.constant(logits), tf.constant(labels), tf.constant(weights))],
+    )
+    losses = -np.take_along_axis(_log_softmax(logits), labels[..., None], -1)[..., 0]
+    counts = weights[:, None] * (labels != 0)
+    scored = counts * (labels < 5)
+    assert 0 < scored.sum() < counts.sum()
+    np.testing.assert_allclose(
+        got["loss"], np.average(losses, weights=counts), rtol=1e-5
+    )
+    correct = logits.argmax(-1) == labels
+    np.testing.assert_allclose(
+        got["accuracy"], np.average(correct, weights=scored), rtol=1e-6
+    )
+    assert got["num_examples"] == 3
+
+
+def test_the_word_model_scores_no_special_words():
+    model = text.build_word_model(9, 3, unscored_ids=(7, 8))
+    tokens = tf.constant([[1, 7, 8], [2, 3, 0]])
+    # Wrong where it does not count, and in one of three words.
+    guesses = tf.constant([[1, 1, 1], [2, 4, 4]])
+    logits = tf.one_hot(guesses, 9)
+    output = tff.learning.models.BatchOutput(
+        loss=model.loss(logits, tokens), predictions=logits, num_examples=2
+    )
+    state = model.update_metrics_state(model.initialize_metrics_state(), tokens, output)
+    np.testing.assert_allclose(state["accuracy"], (2.0, 3.0))
+    assert state["loss"][1] == 5.0
+
+
 def test_metrics_over_nothing_are_zero():
     padding = (tf.zeros([2, 3, 4]), tf.zeros([2, 3], tf.int32), None)
     for batches in ([], [padding]):

@@ -53,21 +53,14 @@ def test_recurrent_layers_equal_keras(name):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
-    spec = tff.simulation.baselines.ClientSpec(num_epochs=1, batch_size=2)
-    task = tff.simulation.baselines.shakespeare.create_character_prediction_task(
-        spec, use_synthetic_data=True
-    )
-    reference = task.model_fn()
-    model = text.build_lstm_model(seed=1)
-    assert models_under_test.num_weights(model) == 820_522
+def _assert_equal_where_no_padding(model, reference, x, y):
+    """Asserts equal logits, loss and gradients, at weights of the model's own."""
     weights = models_under_test.constants(model)
     tf.nest.map_structure(
         lambda variable, value: variable.assign(value),
         tuple(reference.trainable_variables),
         weights,
     )
-    x, y = models_under_test.characters(seed=2)
     mask = tf.cast(y != text.PADDING_ID, tf.float32)
 
     def mean_loss(logits):
@@ -91,6 +84,51 @@ def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
         np.testing.assert_allclose(
             got, tf.convert_to_tensor(want), rtol=1e-3, atol=1e-6
         )
+
+
+def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
+    spec = tff.simulation.baselines.ClientSpec(num_epochs=1, batch_size=2)
+    task = tff.simulation.baselines.shakespeare.create_character_prediction_task(
+        spec, use_synthetic_data=True
+    )
+    model = text.build_lstm_model(seed=1)
+    assert models_under_test.num_weights(model) == 820_522
+    x, y = models_under_test.characters(seed=2)
+    _assert_equal_where_no_padding(model, task.model_fn(), x, y)
+
+
+def test_word_model_equals_tffs_keras_model_where_the_target_is_no_padding():
+    spec = tff.simulation.baselines.ClientSpec(num_epochs=1, batch_size=2)
+    task = tff.simulation.baselines.stackoverflow.create_word_prediction_task(
+        spec, use_synthetic_data=True
+    )
+    reference = task.model_fn()
+    vocab_size = reference.trainable_variables[0].shape[0]
+    model = text.build_word_model(vocab_size, seed=1)
+    tokens = np.random.default_rng(2).integers(1, vocab_size, (3, 21))
+    # Sentences end, as those of the baseline's data do.
+    tokens[0, 9:], tokens[1, 1:] = text.PADDING_ID, text.PADDING_ID
+    x, y = (tf.constant(ids, tf.int32) for ids in (tokens[:, :-1], tokens[:, 1:]))
+    _assert_equal_where_no_padding(model, reference, x, y)
+
+
+def test_word_model_has_the_published_size():
+    model = text.build_word_model()
+    assert models_under_test.num_weights(model) == 4_050_748
+    sizes = [weight.size for weight in model.initial_weights[0]]
+    assert sizes[0] == 960_384 and sum(sizes[1:4]) == 2_055_560
+    assert sum(sizes[4:6]) == 64_416 and sum(sizes[6:]) == 970_388
+
+
+def test_word_weights_start_as_keras_starts_them():
+    model = text.build_word_model(11, 4, seed=1)
+    embedding, kernel, recurrent, bias, *dense = model.initial_weights[0]
+    assert 0.04 < np.abs(embedding).max() < 0.05
+    limit = (6 / (96 + 4 * 670)) ** 0.5
+    assert 0.9 * limit < np.abs(kernel).max() < limit
+    np.testing.assert_allclose(recurrent @ recurrent.T, np.eye(670), atol=1e-5)
+    assert bias.reshape(4, 670).mean(axis=1).tolist() == [0, 1, 0, 0]
+    assert not dense[1].any() and not dense[3].any()
 
 
 def test_gru_model_has_the_published_sizes():
@@ -143,9 +181,14 @@ def test_sizes_of_text_models_are_positive(sizes, message):
         text.build_gru_model(**sizes)
 
 
+MODELS = (*KERAS_LAYERS, "word")
+
+
 def _small_model(name, seed=1, gradient="fused"):
     if name == "lstm":
         return text.build_lstm_model(11, 4, seed=seed, gradient=gradient)
+    if name == "word":
+        return text.build_word_model(11, 4, seed=seed, gradient=gradient)
     return text.build_gru_model(11, 4, seed, 5, 6, gradient=gradient)
 
 
@@ -155,7 +198,7 @@ def _client(name, seed):
     return weights, tf.constant(tokens[:, :-1]), tf.constant(tokens[:, 1:])
 
 
-@pytest.mark.parametrize("name", KERAS_LAYERS)
+@pytest.mark.parametrize("name", MODELS)
 def test_text_models_batch_over_clients(name):
     model = _small_model(name)
     clients = [_client(name, 0), _client(name, 1)]

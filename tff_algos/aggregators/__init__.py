@@ -2,15 +2,27 @@
 
 from tff_algos.aggregators.exclude_non_finite import ExcludeNonFiniteFactory
 from tff_algos.aggregators.gather import GatherFactory, build_gather_computation
+from tff_algos.aggregators.latest_updates import (
+    LatestUpdatesFactory,
+    LatestUpdatesState,
+)
+from tff_algos.aggregators.mean_and_rows import MeanAndRowsFactory
 from tff_algos.aggregators.min_norm import MinNormFactory
 from tff_algos.aggregators.normalized_mean import NormalizedMeanFactory
 from tff_algos.aggregators.q_fair import QFairFactory
+from tff_algos.aggregators.statistics import StatisticsFactory
+from tff_algos.aggregators.total_weight import TotalWeightFactory
 
 __all__ = [
     "ExcludeNonFiniteFactory",
     "GatherFactory",
+    "LatestUpdatesFactory",
+    "LatestUpdatesState",
+    "MeanAndRowsFactory",
     "MinNormFactory",
     "NormalizedMeanFactory",
     "QFairFactory",
+    "StatisticsFactory",
+    "TotalWeightFactory",
     "build_gather_computation",
 ]

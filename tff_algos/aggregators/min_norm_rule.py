@@ -15,28 +15,34 @@ from tff_algos.solvers import box_simplex, min_norm
 ZeroUpdates = Literal["exclude", "keep"]
 
 # Columns that are converted to float64 at once, so that the copy stays in caches.
-_BLOCK_COLUMNS = 1 << 14
+_BLOCK_COLUMNS = 1 << 12
 # Norms below this share of the largest are taken for zero.
 _TINY = 1e-12
 
 
-def gram_matrix(rows: tf.Tensor) -> tf.Tensor:
+def gram_matrix(rows: tf.Tensor, others: tf.Tensor | None = None) -> tf.Tensor:
     """Returns the inner products of rows, float64 [S, S].
 
     Args:
       rows: Floating point [S, ...]. Only blocks of columns are converted to float64.
+      others: [R, ...], to return their inner products with `rows`, [R, S].
     """
-    rows = tf.reshape(rows, [tf.shape(rows)[0], -1])
-    num_rows, num_columns = tf.unstack(tf.shape(rows))
+    size = tf.reduce_prod(tf.shape(rows)[1:])
+    rows = tf.reshape(rows, [tf.shape(rows)[0], size])
+    others = rows if others is None else tf.reshape(others, [tf.shape(others)[0], size])
+
+    def block_of(matrix, start):
+        return tf.cast(matrix[:, start : start + _BLOCK_COLUMNS], tf.float64)
 
     def add_block(start, total):
-        block = tf.cast(rows[:, start : start + _BLOCK_COLUMNS], tf.float64)
-        return start + _BLOCK_COLUMNS, total + tf.matmul(block, block, transpose_b=True)
+        block = block_of(rows, start)
+        left = block if others is rows else block_of(others, start)
+        return start + _BLOCK_COLUMNS, total + tf.matmul(left, block, transpose_b=True)
 
     _, total = tf.while_loop(
-        lambda start, _: start < num_columns,
+        lambda start, _: start < size,
         add_block,
-        (0, tf.zeros([num_rows, num_rows], tf.float64)),
+        (0, tf.zeros([tf.shape(others)[0], tf.shape(rows)[0]], tf.float64)),
         parallel_iterations=1,
     )
     return total

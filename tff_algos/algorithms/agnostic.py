@@ -22,13 +22,7 @@ from tff_algos import client_works, finalizers
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import (
-    AT_LEAST_ONE,
-    NON_NEGATIVE,
-    HyperparameterError,
-    choice,
-    hparam,
-)
+from tff_algos.hyperparameters import NON_NEGATIVE, choice, hparam
 
 ReturnedModel = Literal["average", "last"]
 
@@ -106,10 +100,7 @@ def build_agnostic_federated_learning(
     MixtureHParams(
         mixture_learning_rate=mixture_learning_rate, returned_model=returned_model
     )
-    if type(num_clients) is not int or num_clients not in AT_LEAST_ONE:
-        raise HyperparameterError(
-            "num_clients", num_clients, f"an integer {AT_LEAST_ONE}"
-        )
+    algorithm.check_num_clients(num_clients)
     client_work = client_works.build_agnostic_training_client_work(
         model_fn,
         client_optimizer,
@@ -167,7 +158,7 @@ def _build_stages(task, hparams):
         returned_model=hparams.returned_model,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
     )
-    return algorithm.single_stage("afl", process, hparams, with_client_index=True)
+    return algorithm.single_stage("afl", process, hparams)
 
 
 AGNOSTIC = algorithm.Algorithm(

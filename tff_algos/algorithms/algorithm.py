@@ -7,10 +7,11 @@ import attrs
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
+import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import finalizers
+from tff_algos import aggregators, finalizers
 from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import (
@@ -311,13 +312,48 @@ def momentum_optimizer_from(
     )
 
 
+def check_num_clients(num_clients: int) -> None:
+    """Raises `HyperparameterError` for a number of clients that there cannot be."""
+    if type(num_clients) is not int or num_clients not in AT_LEAST_ONE:
+        raise HyperparameterError(
+            "num_clients", num_clients, f"an integer {AT_LEAST_ONE}"
+        )
+
+
+def check_server_memory(
+    model: ModelOrFn, num_rows: int, dtype: str | None, name: str, value: Any
+) -> None:
+    """Raises `HyperparameterError` for more remembered updates than memory holds.
+
+    Args:
+      model: The model that they are updates of.
+      num_rows: How many there are.
+      dtype: Theirs; None for the weights' own.
+      name: The hyperparameter to name.
+      value: Its value.
+    """
+    needed = num_rows * sum(
+        spec.shape.num_elements() * tf.as_dtype(dtype or spec.dtype).size
+        for spec in local_model.trainable_specs(model)
+    )
+    # A round has an old and a new state.
+    available = psutil.virtual_memory().total / 2
+    if needed > available:
+        raise HyperparameterError(
+            name,
+            value,
+            f"remembered updates of at most {available / 2**30:.1f} GiB, half of the "
+            f"memory; those of {num_rows} clients take {needed / 2**30:.1f} GiB: "
+            "try --memory_dtype=bfloat16, a smaller --model or fewer clients",
+        )
+
+
 def single_stage(
     name: str,
     process: tff.learning.templates.LearningProcess,
     hparams: Any,
     batches: BatchSpec | None = None,
     train_examples: Callable[[str], Examples] | None = None,
-    with_client_index: bool = False,
 ) -> tuple[Stage]:
     """Returns the one stage of an algorithm that trains on sampled clients.
 
@@ -327,7 +363,6 @@ def single_stage(
       hparams: Rounds and cohort size; also the batches, unless they are given.
       batches: The clients' batches.
       train_examples: What clients train on, if not the task's examples.
-      with_client_index: Whether clients are told which they are; see `Stage`.
     """
     stage = Stage(
         name=name,
@@ -336,7 +371,6 @@ def single_stage(
         clients_per_round=hparams.clients_per_round,
         batches=batches or hparams.batches(),
         train_examples=train_examples,
-        with_client_index=with_client_index,
     )
     return (stage,)
 
@@ -377,13 +411,27 @@ def compose(
             "tff.aggregators.WeightedAggregationFactory, found "
             f"{type(aggregator)}. Tip: tff.aggregators.as_weighted_aggregator."
         )
+    finalizer = finalizer or finalizers.build_apply_optimizer_finalizer(
+        server_optimizer, weights_type
+    )
     result_type = client_work.next.type_signature.result.result.member
+    if _has_statistics(result_type.update):
+        aggregator = aggregators.StatisticsFactory(aggregator)
+        finalizer = finalizers.build_statistics_finalizer(
+            finalizer, result_type.update.statistics
+        )
     return tff.learning.templates.compose_learning_process(
         initial_weights,
         model_distributor
         or tff.learning.templates.build_broadcast_process(weights_type),
         client_work,
         aggregator.create(result_type.update, result_type.update_weight),
-        finalizer
-        or finalizers.build_apply_optimizer_finalizer(server_optimizer, weights_type),
+        finalizer,
+    )
+
+
+def _has_statistics(update_type: tff.Type) -> bool:
+    return (
+        isinstance(update_type, tff.StructWithPythonType)
+        and update_type.python_container is local_model.UpdateWithStatistics
     )

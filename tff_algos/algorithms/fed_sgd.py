@@ -103,5 +103,6 @@ FED_SGD = algorithm.Algorithm(
             "total_rounds": 50,
         },
         "shakespeare": {"server_learning_rate": 1.0},
+        "stackoverflow": {"server_learning_rate": 1.0},
     },
 )

@@ -11,7 +11,18 @@ from tff_algos.client_works.agnostic_training import (
     build_agnostic_training_client_work,
 )
 from tff_algos.client_works.attacks import attacked_batches, attacked_model
+from tff_algos.client_works.contrastive_training import (
+    build_contrastive_training_client_work,
+)
+from tff_algos.client_works.control_variates import (
+    build_dynamic_regularization_client_work,
+    build_scaffold_client_work,
+)
 from tff_algos.client_works.full_gradient import build_full_gradient_client_work
+from tff_algos.client_works.gradma_training import (
+    StepCorrection,
+    build_gradma_training_client_work,
+)
 from tff_algos.client_works.local_training import build_local_training_client_work
 from tff_algos.client_works.loss_weighted_training import (
     build_loss_weighted_training_client_work,
@@ -22,19 +33,38 @@ from tff_algos.client_works.meta_gradient import (
     steps_then_query,
 )
 from tff_algos.client_works.mime_lite import build_mime_lite_client_work
+from tff_algos.client_works.multi_level_training import (
+    BranchLosses,
+    build_multi_level_training_client_work,
+)
 from tff_algos.client_works.pooled_training import build_pooled_training_client_work
+from tff_algos.client_works.remembering_process import (
+    RememberingState,
+    build_remembering_process,
+    undo_rejected_rounds,
+)
 
 __all__ = [
     "AgnosticState",
+    "BranchLosses",
+    "RememberingState",
+    "StepCorrection",
     "attacked_batches",
     "attacked_model",
     "build_agnostic_training_client_work",
+    "build_contrastive_training_client_work",
+    "build_dynamic_regularization_client_work",
     "build_full_gradient_client_work",
+    "build_gradma_training_client_work",
     "build_local_training_client_work",
     "build_loss_weighted_training_client_work",
     "build_meta_gradient_client_work",
     "build_mime_lite_client_work",
+    "build_multi_level_training_client_work",
     "build_pooled_training_client_work",
+    "build_remembering_process",
+    "build_scaffold_client_work",
     "epochs_then_all",
     "steps_then_query",
+    "undo_rejected_rounds",
 ]

@@ -4,8 +4,6 @@ The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
 Federated Learning", 2019, arXiv 1902.00146.
 """
 
-import collections
-
 import attrs
 import numpy as np
 
@@ -16,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_algos.client_works import attacks, local_model, local_training, round_process
 from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.client_works.round_process import client_data_type, read_index
 from tff_algos.solvers import box_simplex
 
 
@@ -92,13 +91,7 @@ def build_agnostic_training_client_work(
       client's own.
     """
     weights_type = local_model.weights_type(model)
-    data_type = tff.StructWithPythonType(
-        [
-            ("examples", local_model.data_type(model)),
-            ("client_index", tff.SequenceType(np.int32)),
-        ],
-        collections.OrderedDict,
-    )
+    data_type = client_data_type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
     local_update = local_training.build_local_update(
         optimizer, learning_rate_decay=learning_rate_decay
@@ -121,7 +114,7 @@ def build_agnostic_training_client_work(
 
         @tf.function
         def work(state, server_weights, data):
-            index = data["client_index"].reduce(tf.constant(0), lambda _, own: own)
+            index = read_index(data)
             update = local_update(
                 view, state.round_num, server_weights, data["examples"]
             )

@@ -16,6 +16,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.block_model import BlockModel
+
 _LABEL, _SCALE, _BIAS = "label", "loss_scale", "loss_bias"
 _KEYS = (_LABEL, _SCALE, _BIAS)
 
@@ -62,16 +64,21 @@ def attacked_model(
         labels = labels[_LABEL] if _is_attacked(labels) else labels
         return model.update_metrics_state(state, labels, batch_output, sample_weight)
 
-    return tff.learning.models.FunctionalModel(
-        initial_weights=model.initial_weights,
-        predict_on_batch_fn=model.predict_on_batch,
-        loss_fn=loss,
-        metrics_fns=(
+    changed = {
+        "loss_fn": loss,
+        "metrics_fns": (
             model.initialize_metrics_state,
             update_metrics_state,
             model.finalize_metrics,
         ),
-        input_spec=(x_spec, _label(y_spec, per_example, per_example)),
+        "input_spec": (x_spec, _label(y_spec, per_example, per_example)),
+    }
+    if isinstance(model, BlockModel):
+        return model.with_loss(**changed)
+    return tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=model.predict_on_batch,
+        **changed,
     )
 
 

@@ -20,6 +20,7 @@ class GradientState:
     """What the sum over a client's batches carries."""
 
     gradient_sum: Tensors
+    non_trainable: Tensors
     metrics: object
     num_examples: tf.Tensor  # int64 []
 
@@ -33,7 +34,8 @@ def mean_gradient(
     """
 
     def add_batch(state: GradientState, batch) -> GradientState:
-        result = model.loss_gradients(weights, state.metrics, batch)
+        here = attrs.evolve(weights, non_trainable=state.non_trainable)
+        result = model.loss_gradients(here, state.metrics, batch)
         return GradientState(
             tuple(
                 total + gradient * tf.cast(result.num_examples, gradient.dtype)
@@ -41,13 +43,19 @@ def mean_gradient(
                     state.gradient_sum, result.gradients, strict=True
                 )
             ),
+            result.non_trainable,
             result.metrics,
             state.num_examples + result.num_examples,
         )
 
     zero = tf.nest.map_structure(tf.zeros_like, weights.trainable)
     total = dataset.reduce(
-        GradientState(zero, model.initial_metrics(), tf.constant(0, tf.int64)),
+        GradientState(
+            zero,
+            weights.non_trainable,
+            model.initial_metrics(),
+            tf.constant(0, tf.int64),
+        ),
         add_batch,
     )
     mean = tf.nest.map_structure(
@@ -105,6 +113,7 @@ def build_full_gradient_client_work(
                 client_weighting,
                 state.num_examples,
                 state.metrics,
+                non_trainable=state.non_trainable,
             )
             return report.result, report.metrics, report.counts
 

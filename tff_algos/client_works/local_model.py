@@ -17,6 +17,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos import block_model
+
 ModelOrFn = (
     tff.learning.models.FunctionalModel
     | Callable[[], tff.learning.models.VariableModel]
@@ -52,6 +54,31 @@ class Evaluation:
     num_examples: tf.Tensor  # int64 []
 
 
+@attrs.frozen(eq=False)
+class Forward:
+    """What the loss of one batch comes from.
+
+    Attributes:
+      loss: The mean loss, [].
+      output: The model's output.
+      weights: The weights at which it was evaluated.
+      batch: The batch.
+      mode: How, of a block model; else None.
+      blocks: What its blocks took and gave, of a block model; else None.
+    """
+
+    loss: tf.Tensor
+    output: Any
+    weights: Weights
+    batch: Any
+    mode: block_model.Mode | None = None
+    blocks: block_model.ForwardPass | None = None
+
+
+# What is trained on instead of a batch's mean loss.
+Objective = Callable[[Forward], tf.Tensor]
+
+
 class LocalModel(abc.ABC):
     """A model inside of one client's computation."""
 
@@ -62,6 +89,9 @@ class LocalModel(abc.ABC):
     @abc.abstractmethod
     def loss_gradients(self, weights: Weights, metrics: Any, batch: Any) -> BatchResult:
         """Returns the gradient of the batch's mean loss at `weights`."""
+
+    # Whether training changes the non-trainable weights.
+    has_statistics = False
 
     @abc.abstractmethod
     def evaluate(self, weights: Weights, metrics: Any, batch: Any) -> Evaluation:
@@ -89,37 +119,68 @@ class _FunctionalLocalModel(LocalModel):
     def initial_metrics(self):
         return tuple(tf.nest.flatten(self._model.initialize_metrics_state()))
 
-    def loss_gradients(self, weights, metrics, batch):
+    def loss_gradients(
+        self,
+        weights: Weights,
+        metrics: Any,
+        batch: Any,
+        objective: Objective | None = None,
+        masks_of: Weights | None = None,
+    ) -> BatchResult:
+        """Returns the gradient of the batch's mean loss, or of an objective.
+
+        Args:
+          weights: Where it is evaluated.
+          metrics: The metrics state before the batch.
+          batch: The batch.
+          objective: What to differentiate instead of the mean loss; the loss that is
+            returned, and counted in the metrics, is the mean loss all the same.
+          masks_of: Weights that decide, with the batch, what dropout drops; those of
+            block models only, others decide by `weights`.
+        """
         with tf.GradientTape() as tape:
             tape.watch(weights.trainable)
-            output, loss = self._forward(weights, batch, training=True)
+            forward = self._forward(weights, batch, training=True, masks_of=masks_of)
+            target = forward.loss if objective is None else objective(forward)
         gradients = tape.gradient(
-            loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            target,
+            weights.trainable,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        metrics, num_examples = self._count(metrics, batch, output, loss)
+        metrics, num_examples = self._count(metrics, forward)
         return BatchResult(
-            loss, gradients, weights.non_trainable, metrics, num_examples
+            forward.loss,
+            gradients,
+            self._new_statistics(forward),
+            metrics,
+            num_examples,
         )
 
     def evaluate(self, weights, metrics, batch):
-        output, loss = self._forward(weights, batch, training=False)
-        return Evaluation(loss, *self._count(metrics, batch, output, loss))
+        forward = self._forward(weights, batch, training=False)
+        return Evaluation(forward.loss, *self._count(metrics, forward))
 
-    def _forward(self, weights, batch, training):
+    def _forward(self, weights, batch, training, masks_of=None) -> Forward:
+        del masks_of  # What a model that is no chain of blocks drops is its own affair.
         x, y = _inputs_and_labels(batch)
         output = self._model.predict_on_batch(
             (weights.trainable, weights.non_trainable), x, training=training
         )
-        return output, self._model.loss(output=output, label=y)
+        loss = self._model.loss(output=output, label=y)
+        return Forward(loss, output, weights, batch)
 
-    def _count(self, metrics, batch, output, loss):
+    def _new_statistics(self, forward: Forward) -> Tensors:
+        return forward.weights.non_trainable
+
+    def _count(self, metrics, forward: Forward):
         """Returns the metrics with the batch in them, and its size."""
+        output = forward.output
         num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
         metrics = self._model.update_metrics_state(
             tf.nest.pack_sequence_as(self._metrics_structure, metrics),
-            labels=_inputs_and_labels(batch)[1],
+            labels=_inputs_and_labels(forward.batch)[1],
             batch_output=tff.learning.models.BatchOutput(
-                loss=loss, predictions=output, num_examples=num_examples
+                loss=forward.loss, predictions=output, num_examples=num_examples
             ),
         )
         return tuple(tf.nest.flatten(metrics)), num_examples
@@ -136,6 +197,47 @@ class _FunctionalLocalModel(LocalModel):
         return tf.nest.pack_sequence_as(self._metrics_structure, counted)
 
 
+class BlockLocalModel(_FunctionalLocalModel):
+    """The view of a block model: its moving statistics, blocks and dropout masks."""
+
+    def __init__(self, model: block_model.BlockModel):
+        super().__init__(model)
+        self.has_statistics = bool(model.initial_weights[1])
+
+    def _forward(self, weights, batch, training, masks_of=None):
+        x, y = _inputs_and_labels(batch)
+        mode = self._model.mode(
+            attrs.astuple(masks_of or weights, recurse=False), x, training
+        )
+        blocks = self.apply_blocks(weights, x, mode)
+        loss = self._model.loss(output=blocks.output, label=y)
+        return Forward(loss, blocks.output, weights, batch, mode, blocks)
+
+    def _new_statistics(self, forward):
+        return forward.blocks.non_trainable
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks."""
+        return self._model.num_blocks
+
+    def apply_blocks(
+        self,
+        weights: Weights,
+        x: Any,
+        mode: block_model.Mode,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> block_model.ForwardPass:
+        """Runs some blocks; see `block_model.BlockModel.apply_blocks`."""
+        weights = (weights.trainable, weights.non_trainable)
+        return self._model.apply_blocks(weights, x, mode, start, stop)
+
+    def loss(self, output: Any, batch: Any) -> tf.Tensor:
+        """Returns the mean loss of an output for a batch, []."""
+        return self._model.loss(output=output, label=_inputs_and_labels(batch)[1])
+
+
 def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
     return (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
 
@@ -145,6 +247,10 @@ class VariableLocalModel(LocalModel):
 
     def __init__(self, model: tff.learning.models.VariableModel):
         self._model = model
+        self.has_statistics = any(
+            variable.dtype.is_floating
+            for variable in tf.nest.flatten(model.non_trainable_variables)
+        )
 
     def initial_metrics(self):
         return ()
@@ -217,9 +323,28 @@ def is_functional(model: ModelOrFn) -> bool:
 
 def create(model: ModelOrFn) -> LocalModel:
     """Returns the view of `model`; to be called inside a TensorFlow computation."""
+    if isinstance(model, block_model.BlockModel):
+        return BlockLocalModel(model)
     if is_functional(model):
         return _FunctionalLocalModel(model)
     return VariableLocalModel(model())
+
+
+def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel:
+    """Returns the model, if it is a chain of so many blocks.
+
+    Raises:
+      TypeError: If it is not.
+    """
+    if isinstance(model, block_model.BlockModel) and model.num_blocks >= minimum:
+        return model
+    found = type(model)
+    if isinstance(model, block_model.BlockModel):
+        found = f"one of {model.num_blocks}"
+    raise TypeError(
+        f"Expected a tff_algos.block_model.BlockModel of at least {minimum} blocks, "
+        f"found {found}."
+    )
 
 
 def _input_spec(model: ModelOrFn) -> Any:
@@ -254,6 +379,12 @@ def build_initial_weights_computation(model: ModelOrFn) -> tff.Computation:
 def weights_type(model: ModelOrFn) -> tff.Type:
     """Returns the type of `tff.learning.models.ModelWeights` of the model."""
     return build_initial_weights_computation(model).type_signature.result
+
+
+def trainable_specs(model: ModelOrFn) -> tuple[tf.TensorSpec, ...]:
+    """Returns what the trainable weights are like, in the model's order."""
+    trainable = weights_type(model).trainable
+    return tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable)))
 
 
 def build_metrics_aggregation(
@@ -300,6 +431,23 @@ def client_weight(
 
 
 @attrs.frozen
+class UpdateWithStatistics:
+    """The update of a model whose non-trainable weights are statistics of examples.
+
+    Attributes:
+      update: As of other models, like the trainable weights.
+      statistics: The floating point tensors among the non-trainable weights after the
+        client's work, a tuple; batch normalisation's moving means and variances.
+      num_examples: How many examples they are of, float32 []; 0 if the client does not
+        count.
+    """
+
+    update: Any
+    statistics: Any
+    num_examples: Any
+
+
+@attrs.frozen
 class ClientReport:
     """What one client reports at the end of its work.
 
@@ -334,6 +482,7 @@ def report(
     num_examples: tf.Tensor,
     metrics: Any,
     *also_finite: Any,
+    non_trainable: Tensors,
 ) -> ClientReport:
     """Applies the policy for clients that must not count.
 
@@ -349,11 +498,19 @@ def report(
       num_examples: Examples that the client processed, int64 [].
       metrics: The metrics state after its work.
       *also_finite: Further structures whose tensors must be finite.
+      non_trainable: The non-trainable weights after its work; where they are
+        statistics, the update is an `UpdateWithStatistics`.
     """
-    finite = all_finite([update, *also_finite])
+    statistics = ()
+    if model.has_statistics:
+        statistics = tuple(t for t in non_trainable if t.dtype.is_floating)
+    finite = all_finite([update, statistics, *also_finite])
     empty = tf.equal(num_examples, 0)
     keep = tf.logical_and(finite, tf.logical_not(empty))
     update = tf.nest.pack_sequence_as(server_weights.trainable, update)
+    if model.has_statistics:
+        count = tf.cast(num_examples, tf.float32)
+        update = UpdateWithStatistics(update, statistics, count)
     weight = client_weight(weighting, num_examples)
     return ClientReport(
         result=tff.learning.templates.ClientResult(

@@ -1,12 +1,13 @@
 """Local training: a client's batches, one optimizer step each.
 
-The client work of FedAvg and everything that differs from it by a term in the
-gradient (FedProx). The update is `initial weights - trained weights`, TFF's
+The client work of FedAvg and everything that differs from it by what a step follows
+(FedProx, SCAFFOLD, GradMA, ...). The update is `initial weights - trained weights`, TFF's
 model delta, so that a server optimizer can take it for a gradient.
 """
 
 import collections
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 
@@ -16,7 +17,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
-from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
+from tff_algos.client_works.local_model import (
+    BatchResult,
+    LocalModel,
+    ModelOrFn,
+    Tensors,
+    Weights,
+)
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.hyperparameters import DECAY, HyperparameterError
 
@@ -28,8 +35,10 @@ class TrainingState:
     weights: Weights
     optimizer_state: object
     metrics: object
+    num_steps: tf.Tensor  # int64 []
     num_examples: tf.Tensor  # int64 []
     loss_sum: tf.Tensor  # Of the examples, before each step; float64 [].
+    carry: object  # Whatever else the steps' gradients depend on.
 
     def mean_loss(self) -> tf.Tensor:
         """Returns the mean loss of the examples as they were trained on, float64."""
@@ -38,14 +47,63 @@ class TrainingState:
         )
 
 
-def proximal_gradients(
-    gradients: Tensors, weights: Tensors, anchor: Tensors, strength: float
-) -> Tensors:
-    """Adds the gradient of `strength/2 * ||weights - anchor||^2`."""
-    return tuple(
-        gradient + tf.constant(strength, gradient.dtype) * (weight - center)
-        for gradient, weight, center in zip(gradients, weights, anchor, strict=True)
+# From the model, the state and a batch to what the step follows, and the next carry.
+StepGradients = Callable[
+    [LocalModel, TrainingState, object], tuple[BatchResult, object]
+]
+
+
+def plain_gradients(
+    model: LocalModel, state: TrainingState, batch: object
+) -> tuple[BatchResult, object]:
+    """Returns the gradient of the batch's mean loss: a step of plain training."""
+    return model.loss_gradients(state.weights, state.metrics, batch), state.carry
+
+
+def corrected_gradients(
+    correct: Callable[[tf.Tensor, ...], tf.Tensor], *others: Tensors
+) -> StepGradients:
+    """Returns plain gradients, each tensor corrected.
+
+    Args:
+      correct: From a tensor of the gradient, that of the weights and those of `others`
+        to the gradient that the step follows.
+      *others: Tensors like the trainable weights.
+    """
+
+    def gradients(model, state, batch):
+        result, carry = plain_gradients(model, state, batch)
+        corrected = tuple(
+            correct(*tensors)
+            for tensors in zip(
+                result.gradients, state.weights.trainable, *others, strict=True
+            )
+        )
+        return attrs.evolve(result, gradients=corrected), carry
+
+    return gradients
+
+
+def proximal_gradients(anchor: Tensors, strength: float) -> StepGradients:
+    """Returns gradients with that of `strength/2 * ||weights - anchor||^2` added."""
+    # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
+    if not strength:
+        return plain_gradients
+    return corrected_gradients(
+        lambda gradient, weight, center: (
+            gradient + tf.constant(strength, gradient.dtype) * (weight - center)
+        ),
+        anchor,
     )
+
+
+def clip_by_norm(gradients: Tensors, largest: float | None) -> Tensors:
+    """Returns gradients, shortened to a norm over all tensors; None for no limit."""
+    if largest is None:
+        return gradients
+    # Not tf.linalg.global_norm, whose op cannot be vectorised over clients.
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(g**2) for g in gradients]))
+    return tuple(tf.clip_by_global_norm(gradients, largest, norm)[0])
 
 
 def decay_learning_rate(
@@ -80,30 +138,34 @@ def train(
     initial_weights: Weights,
     optimizer_state: object,
     dataset: tf.data.Dataset,
-    proximal_strength: float = 0.0,
+    step_gradients: StepGradients = plain_gradients,
+    carry: object = (),
 ) -> TrainingState:
-    """Takes one optimizer step per batch of `dataset`, from `initial_weights`."""
+    """Takes one optimizer step per batch of `dataset`, from `initial_weights`.
+
+    Args:
+      model: The view of the model.
+      optimizer: Takes the steps.
+      initial_weights: Where it starts.
+      optimizer_state: The optimizer's state before the first step.
+      dataset: The batches.
+      step_gradients: What each step follows.
+      carry: What `step_gradients` finds in the state at the first step.
+    """
 
     def step(state: TrainingState, batch) -> TrainingState:
-        result = model.loss_gradients(state.weights, state.metrics, batch)
-        gradients = result.gradients
-        # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
-        if proximal_strength:
-            gradients = proximal_gradients(
-                gradients,
-                state.weights.trainable,
-                initial_weights.trainable,
-                proximal_strength,
-            )
+        result, carry = step_gradients(model, state, batch)
         new_optimizer_state, trainable = optimizer.next(
-            state.optimizer_state, state.weights.trainable, gradients
+            state.optimizer_state, state.weights.trainable, result.gradients
         )
         return TrainingState(
             Weights(trainable, result.non_trainable),
             new_optimizer_state,
             result.metrics,
+            state.num_steps + 1,
             state.num_examples + result.num_examples,
             state.loss_sum + sum_of_losses(result.loss, result.num_examples),
+            carry,
         )
 
     return dataset.reduce(
@@ -112,7 +174,9 @@ def train(
             optimizer_state,
             model.initial_metrics(),
             tf.constant(0, tf.int64),
+            tf.constant(0, tf.int64),
             tf.constant(0.0, tf.float64),
+            carry,
         ),
         step,
     )
@@ -151,31 +215,33 @@ class LocalUpdate:
             self.final.num_examples,
             self.final.metrics,
             *also_finite,
+            non_trainable=self.final.weights.non_trainable,
         )
 
 
-LocalUpdateFn = Callable[
-    [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, tf.data.Dataset],
-    LocalUpdate,
-]
+class LocalUpdateFn(Protocol):
+    """What every client does: train from the server's weights."""
+
+    def __call__(
+        self,
+        model: LocalModel,
+        round_num: tf.Tensor,
+        server_weights: tff.learning.models.ModelWeights,
+        dataset: tf.data.Dataset,
+        step_gradients: StepGradients = plain_gradients,
+        carry: object = (),
+    ) -> LocalUpdate:
+        """Returns the update of the view of a model in a round (int32 [])."""
 
 
 def build_local_update(
-    optimizer: tff.learning.optimizers.Optimizer,
-    *,
-    proximal_strength: float = 0.0,
-    learning_rate_decay: float = 1.0,
+    optimizer: tff.learning.optimizers.Optimizer, *, learning_rate_decay: float = 1.0
 ) -> LocalUpdateFn:
     """Builds what every client does: train from the server's weights.
 
     Args:
       optimizer: The client optimizer; starts afresh.
-      proximal_strength: As in `build_local_training_client_work`.
       learning_rate_decay: As in `build_local_training_client_work`.
-
-    Returns:
-      A function of the view of the model, the round (int32 []), the server's weights
-      and the client's data set.
 
     Raises:
       HyperparameterError: If `learning_rate_decay` is out of range.
@@ -185,7 +251,14 @@ def build_local_update(
             "client_learning_rate_decay", learning_rate_decay, f"a number {DECAY}"
         )
 
-    def local_update(model, round_num, server_weights, dataset):
+    def local_update(
+        model,
+        round_num,
+        server_weights,
+        dataset,
+        step_gradients=plain_gradients,
+        carry=(),
+    ):
         initial = local_model.flatten(server_weights)
         optimizer_state = decay_learning_rate(
             optimizer,
@@ -194,7 +267,7 @@ def build_local_update(
             round_num,
         )
         final = train(
-            model, optimizer, initial, optimizer_state, dataset, proximal_strength
+            model, optimizer, initial, optimizer_state, dataset, step_gradients, carry
         )
         delta = tf.nest.map_structure(
             tf.subtract, initial.trainable, final.weights.trainable
@@ -214,6 +287,7 @@ def build_local_training_client_work(
     proximal_strength: float = 0.0,
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_client_index: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that trains on each client's batches.
 
@@ -231,6 +305,7 @@ def build_local_training_client_work(
       learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_client_index: As in `round_process.build_round_process`.
 
     Returns:
       A process whose `next` maps `<int32@SERVER, {ModelWeights}@CLIENTS,
@@ -240,13 +315,15 @@ def build_local_training_client_work(
     """
 
     local_update = build_local_update(
-        optimizer,
-        proximal_strength=proximal_strength,
-        learning_rate_decay=learning_rate_decay,
+        optimizer, learning_rate_decay=learning_rate_decay
     )
 
     def client_update(model, round_num, server_weights, dataset):
-        update = local_update(model, round_num, server_weights, dataset)
+        anchor = local_model.flatten(server_weights).trainable
+        step_gradients = proximal_gradients(anchor, proximal_strength)
+        update = local_update(model, round_num, server_weights, dataset, step_gradients)
         return update.report(model, server_weights, client_weighting), {}
 
-    return build_round_process(model, client_update, metrics_aggregator)
+    return build_round_process(
+        model, client_update, metrics_aggregator, with_client_index=with_client_index
+    )

@@ -224,6 +224,7 @@ def build_meta_gradient_client_work(
             final.num_examples,
             final.metrics,
             norm,
+            non_trainable=final.non_trainable,
         )
         norm = local_model.zero_unless(report.counts_in, tf.cast(norm, tf.float32))
         return report, {"max_gradient_norm": norm}

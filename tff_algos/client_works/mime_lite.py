@@ -126,6 +126,7 @@ def build_mime_lite_client_work(
                 final.num_examples,
                 final.metrics,
                 full.gradient_sum,
+                non_trainable=final.weights.non_trainable,
             )
             gradient = local_model.zero_unless(report.counts_in, full.gradient_sum)
             gradient = tf.nest.pack_sequence_as(server_weights.trainable, gradient)

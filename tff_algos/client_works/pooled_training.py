@@ -65,6 +65,7 @@ def build_pooled_training_client_work(
                 tff.learning.ClientWeighting.NUM_EXAMPLES,
                 final.num_examples,
                 final.metrics,
+                non_trainable=final.weights.non_trainable,
             )
             new_optimizer_state = tf.nest.map_structure(
                 lambda new, old: tf.where(report.counts_in, new, old),

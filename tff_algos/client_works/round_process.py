@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -12,7 +13,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
-from tff_algos.client_works.local_model import ClientReport, LocalModel, ModelOrFn
+from tff_algos.client_works.local_model import (
+    ClientReport,
+    LocalModel,
+    ModelOrFn,
+    UpdateWithStatistics,
+)
 
 ClientUpdate = Callable[
     [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, tf.data.Dataset],
@@ -32,10 +38,45 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
     )
 
 
+def client_data_type(model: ModelOrFn, **others: tff.Type) -> tff.Type:
+    """Returns `<examples=B*, client_index=int32*, ...>`, the data of a known client."""
+    return tff.StructWithPythonType(
+        [
+            ("examples", local_model.data_type(model)),
+            ("client_index", tff.SequenceType(np.int32)),
+            *others.items(),
+        ],
+        collections.OrderedDict,
+    )
+
+
+def read_index(data: collections.OrderedDict[str, tf.data.Dataset]) -> tf.Tensor:
+    """Returns the number that a client's data tell, int32 []."""
+    return data["client_index"].reduce(tf.constant(0), lambda _, own: own)
+
+
+def with_index(
+    result: tff.learning.templates.ClientResult, client_index: tf.Tensor
+) -> tff.learning.templates.ClientResult:
+    """Returns a client's result whose update tells the client's number."""
+    update = result.update
+    if isinstance(update, UpdateWithStatistics):
+        update = attrs.evolve(update, update=_indexed(client_index, update.update))
+    else:
+        update = _indexed(client_index, update)
+    return tff.learning.templates.ClientResult(update, result.update_weight)
+
+
+def _indexed(client_index: tf.Tensor, update: Any) -> Mapping[str, Any]:
+    return collections.OrderedDict(client_index=client_index, update=update)
+
+
 def build_round_process(
     model: ModelOrFn,
     client_update: ClientUpdate,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    *,
+    with_client_index: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the process that counts rounds and lets every client do its work.
 
@@ -46,6 +87,9 @@ def build_round_process(
         weights and the client's data set to the client's report, and to scalars by
         name of which the largest over the clients is measured.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_client_index: Whether clients tell their number, for aggregators that
+        remember: their data are then `<examples=B*, client_index=int32*>` instead of
+        B*, their updates `<client_index=int32, update=...>`.
 
     Returns:
       A process whose state is the round, `int32@SERVER`, and whose `next` maps
@@ -56,6 +100,8 @@ def build_round_process(
     """
     weights_type = local_model.weights_type(model)
     data_type = local_model.data_type(model)
+    if with_client_index:
+        data_type = client_data_type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
 
     @tff.federated_computation
@@ -63,20 +109,24 @@ def build_round_process(
         return tff.federated_value(0, tff.SERVER)
 
     @tff.tensorflow.computation(np.int32, weights_type, data_type)
-    def client_work(round_num, server_weights, dataset):
+    def client_work(round_num, server_weights, data):
         view = local_model.create(model)
 
         @tf.function
-        def work(round_num, server_weights, dataset):
+        def work(round_num, server_weights, data):
+            dataset = data["examples"] if with_client_index else data
             report, scalars = client_update(view, round_num, server_weights, dataset)
+            result = report.result
+            if with_client_index:
+                result = with_index(result, read_index(data))
             return (
-                report.result,
+                result,
                 report.metrics,
                 report.counts,
                 collections.OrderedDict(scalars),
             )
 
-        return work(round_num, server_weights, dataset)
+        return work(round_num, server_weights, data)
 
     @tff.tensorflow.computation(np.int32)
     def next_round(round_num):

@@ -64,11 +64,13 @@ class BatchesGradient:
 
     Attributes:
       gradient: Of their loss, like the trainable weights.
+      non_trainable: The non-trainable weights after them.
       metrics: The metrics state after them.
       num_examples: Their examples, int64 [].
     """
 
     gradient: Tensors
+    non_trainable: Tensors
     metrics: object
     num_examples: tf.Tensor
 
@@ -95,20 +97,29 @@ def gradient_of_batches(
     """
 
     def add_batch(index, total):
-        result = model.loss_gradients(weights, total.metrics, passes.batch(index))
+        here = attrs.evolve(weights, non_trainable=total.non_trainable)
+        result = model.loss_gradients(here, total.metrics, passes.batch(index))
         gradient = tuple(
             t + g * tf.cast(result.num_examples, g.dtype)
             for t, g in zip(total.gradient, result.gradients, strict=True)
         )
         return index + 1, BatchesGradient(
-            gradient, result.metrics, total.num_examples + result.num_examples
+            gradient,
+            result.non_trainable,
+            result.metrics,
+            total.num_examples + result.num_examples,
         )
 
     zero = tf.nest.map_structure(tf.zeros_like, weights.trainable)
     _, total = tf.while_loop(
         lambda index, _: index < last,
         add_batch,
-        (first, BatchesGradient(zero, metrics, tf.constant(0, tf.int64))),
+        (
+            first,
+            BatchesGradient(
+                zero, weights.non_trainable, metrics, tf.constant(0, tf.int64)
+            ),
+        ),
         **_ONE_STEP_AT_A_TIME,
     )
     if reduction == "sum":

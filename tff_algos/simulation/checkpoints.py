@@ -15,6 +15,7 @@ from typing import Any
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -57,20 +58,34 @@ class Checkpoints:
         """Returns after how many rounds there are checkpoints, ascending."""
         return run_coroutine(self._manager.get_versions()) or []
 
-    def save(self, round_num: int, state: Any) -> None:
-        """Saves the state after `round_num` rounds, unless that is there already."""
+    def save(self, round_num: int, state: Any, memory: Any = None) -> None:
+        """Saves the state after `round_num` rounds, unless that is there already.
+
+        Args:
+          round_num: The version.
+          state: The process's state.
+          memory: What `ClientMemory.save` returned, if clients remember anything.
+        """
         if round_num in self.rounds():
             return
-        flat = tf.nest.flatten(state)
+        flat = tf.nest.flatten((state, memory or ()))
         run_coroutine(self._manager.save(flat, version=round_num))
 
-    def load(self, round_num: int, like: Any) -> Any:
-        """Returns the state after `round_num` rounds, structured as `like`.
+    def load(
+        self, round_num: int, like: Any, memory_like: Any = None
+    ) -> tuple[Any, Any]:
+        """Returns the state after `round_num` rounds, and that of the clients' memory.
+
+        Args:
+          round_num: The version.
+          like: A state to structure it as.
+          memory_like: What `ClientMemory.save` returns, of any size; None where clients
+            remember nothing.
 
         Raises:
           ResumeError: If the checkpoint cannot be read or is of another model.
         """
-        template = tf.nest.flatten(like)
+        template = tf.nest.flatten((like, memory_like or ()))
         path = self._directory / f"{_PREFIX}{round_num}"
         try:
             flat = run_coroutine(self._manager.load(round_num, template))
@@ -79,11 +94,18 @@ class Checkpoints:
                 f"checkpoint {path} cannot be read ({type(error).__name__}): delete "
                 "that folder to go on from the checkpoint before it."
             ) from error
-        found = [(value.shape, value.dtype) for value in map(tf.constant, flat)]
-        wanted = [(value.shape, value.dtype) for value in map(tf.constant, template)]
-        if found != wanted:
+        state_size = len(tf.nest.flatten(like))
+        found = [np.asarray(value) for value in flat]
+        wanted = [np.asarray(value) for value in template]
+        if any(a.dtype != b.dtype for a, b in zip(found, wanted, strict=True)) or any(
+            a.shape != b.shape
+            for a, b in zip(found[:state_size], wanted[:state_size], strict=True)
+        ):
             raise ResumeError(f"checkpoint {path} is of another model or algorithm.")
-        return tf.nest.pack_sequence_as(like, flat)
+        state = tf.nest.pack_sequence_as(like, flat[:state_size])
+        if memory_like is None:
+            return state, None
+        return state, tf.nest.pack_sequence_as(memory_like, found[state_size:])
 
 
 def check_config(

@@ -16,6 +16,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.simulation import client_memory
 from tff_algos.simulation.attacks import Attack
 from tff_algos.simulation.batching import (
     BatchSpec,
@@ -23,6 +24,7 @@ from tff_algos.simulation.batching import (
     batch_examples,
     derive_seed,
 )
+from tff_algos.simulation.client_memory import ClientMemory
 from tff_algos.simulation.errors import CohortSizeError
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.task import Task
@@ -83,6 +85,7 @@ def cohort_ids(
     seed: int,
     round_num: int,
     attack: Attack | None = None,
+    dropout: float = 0.0,
 ) -> list[str]:
     """Returns who takes part in a round; nobody by name where examples are pooled.
 
@@ -92,6 +95,8 @@ def cohort_ids(
       seed: The run's seed.
       round_num: The round, counted over all stages.
       attack: Brings its malicious clients in.
+      dropout: The share of clients that drop out before they report, each for itself;
+        there may be rounds without anybody.
 
     Raises:
       CohortSizeError: If the task has fewer training clients than the cohort.
@@ -100,7 +105,10 @@ def cohort_ids(
         return []
     size = stage.clients_per_round
     sampled = sample_cohort(task.train_client_ids, size, seed, round_num)
-    return sampled if attack is None else attack.cohort(sampled)
+    cohort = sampled if attack is None else attack.cohort(sampled)
+    generator = np.random.default_rng(derive_seed(seed, "dropout", round_num))
+    stays = generator.random(len(cohort)) >= dropout
+    return [client_id for client_id, here in zip(cohort, stays, strict=True) if here]
 
 
 def cohort_datasets(
@@ -109,8 +117,11 @@ def cohort_datasets(
     seed: int,
     round_num: int,
     attack: Attack | None = None,
+    dropout: float = 0.0,
 ) -> list[ClientData]:
     """Returns the data of every client that takes part in a round.
+
+    All but its `memory`, which the rounds before decide.
 
     Args:
       stage: Cohort size and batches.
@@ -118,34 +129,51 @@ def cohort_datasets(
       seed: The run's seed.
       round_num: The round, counted over all stages.
       attack: What malicious clients do, or None.
+      dropout: As in `cohort_ids`.
 
     Raises:
       CohortSizeError: If the task has fewer training clients than the cohort.
     """
     if stage.clients_per_round is None:
         return [pooled_batches(task, stage.batches, seed, round_num)]
-    cohort = cohort_ids(stage, task, seed, round_num, attack)
+    cohort = cohort_ids(stage, task, seed, round_num, attack, dropout)
     round_seed = derive_seed(seed, "round", round_num)
     examples = stage.train_examples or functools.partial(task.examples, split="train")
+    fields = stage.client_data_fields
 
     def client_data(client_id: str) -> ClientData:
         seed = derive_seed(round_seed, client_id)
         batches = batch_examples(examples(client_id), stage.batches, seed)
         if attack is not None:
             batches = attack.batches(client_id, batches)
-        if not stage.with_client_index:
+        if not fields:
             return batches
-        index = _positions(task)[client_id]
         return collections.OrderedDict(
             examples=batches,
-            client_index=tf.data.Dataset.from_tensors(tf.constant(index, tf.int32)),
+            client_index=client_memory.index_dataset(positions(task)[client_id]),
         )
 
     return [client_data(client_id) for client_id in cohort]
 
 
+def with_memory(
+    datasets: Sequence[ClientData], clients: Sequence[int], memory: ClientMemory
+) -> list[ClientData]:
+    """Returns a cohort's data with each client's row of the memory.
+
+    Args:
+      datasets: What `cohort_datasets` returned.
+      clients: The cohort by number, in the same order.
+      memory: The rows of all clients.
+    """
+    return [
+        collections.OrderedDict(data, memory=memory.dataset(client))
+        for data, client in zip(datasets, clients, strict=True)
+    ]
+
+
 @functools.lru_cache(maxsize=1)
-def _positions(task: Task) -> Mapping[str, int]:
+def positions(task: Task) -> Mapping[str, int]:
     """Returns each training client's position among them."""
     return {client_id: index for index, client_id in enumerate(task.train_client_ids)}
 

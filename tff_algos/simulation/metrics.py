@@ -21,13 +21,15 @@ _DROPPED_PREFIXES = ("client_work/", "finalizer/")
 def flatten_metrics(metrics: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the scalars of a process's nested metrics by a `/`-joined name.
 
-    "client_work/" and "finalizer/" are left off; tensors that are no scalars are
-    left out.
+    "client_work/" and "finalizer/" are left off; what are no scalars, as the rows
+    that clients remember, is left out.
     """
     flat = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
             flat |= flatten_metrics(value, f"{prefix}{name}/")
+        elif isinstance(value, (tuple, list)):
+            continue
         elif isinstance(value, (str, int, float, np.generic)) or np.ndim(value) == 0:
             full = f"{prefix}{name}"
             for dropped in _DROPPED_PREFIXES:

@@ -10,9 +10,13 @@ import numpy as np
 
 from tff_algos.simulation.evaluation import ClientResult
 from tff_algos.simulation.metrics import ROUND
+from tff_algos.simulation.task import Task
 
 _SIZE = (6.4, 4.0)  # inches
 _INITIAL, _PERSONALIZED = "tab:blue", "tab:orange"
+_MAX_CLIENTS_SHOWN = 100
+_PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
+_DOT_WIDTHS = (6.0, 24.0)  # points, of the largest dot: least and most
 
 
 def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
@@ -168,14 +172,88 @@ def plot_accuracy_distribution(
     _save(figure, path)
 
 
+def label_counts(task: Task) -> np.ndarray:
+    """Returns how many training examples of each class the first clients have.
+
+    Args:
+      task: One with `train_labels`.
+
+    Returns:
+      int64 [clients, classes], the first 100 training clients at most; classes up to
+      the last one that any of them has.
+    """
+    labels = [task.train_labels(c) for c in task.train_client_ids[:_MAX_CLIENTS_SHOWN]]
+    num_classes = 1 + max(int(own.max(initial=0)) for own in labels)
+    return np.stack([np.bincount(own, minlength=num_classes) for own in labels])
+
+
+def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
+    """Draws which client has how many training examples of each class.
+
+    As Fig. 8 of Luo et al. (https://arxiv.org/abs/2302.14307): the area of a dot is the
+    number of examples.
+
+    Args:
+      task: One with `train_labels`; its first 100 training clients are drawn.
+      title: What the plot is headed with.
+      path: Where it goes.
+    """
+    counts = label_counts(task)
+    num_clients, num_classes = counts.shape
+    figure = matplotlib.figure.Figure(
+        figsize=(
+            np.clip(0.1 * num_clients, *_PARTITION_SIDES),
+            np.clip(0.1 * num_classes, *_PARTITION_SIDES),
+        )
+    )
+    axis = figure.subplots()
+    axis.set_xlim(-0.8, num_clients - 0.2)
+    axis.set_ylim(-0.8, num_classes - 0.2)
+    clients, classes = np.nonzero(counts)
+    shown = counts[clients, classes]
+    most = shown.max(initial=0)
+    # The largest dot is somewhat larger than a cell; widths in points.
+    box = axis.get_position().size * figure.get_size_inches() * 72
+    cell = box / (num_clients + 1, num_classes + 1)
+    width = np.clip(1.5 * np.sqrt(cell.prod()), *_DOT_WIDTHS)
+    axis.scatter(
+        clients,
+        classes,
+        width**2 * shown / max(1, most),
+        color=_INITIAL,
+        alpha=0.6,
+        linewidths=0,
+        clip_on=False,
+    )
+    total = len(task.train_client_ids)
+    which = f", the first {num_clients} of {total}" if total > num_clients else ""
+    axis.set_xlabel(f"training client{which}")
+    axis.set_ylabel("class")
+    for ticks in (axis.xaxis, axis.yaxis):
+        ticks.get_major_locator().set_params(integer=True)
+    axis.set_title(f"{title}\narea: training examples, {most} at most")
+    _save(figure, path)
+
+
 def draw_all(
     rows: Sequence[Mapping[str, Any]],
     results: Sequence[ClientResult],
     title: str,
     directory: pathlib.Path,
+    task: Task | None = None,
 ) -> None:
-    """Draws every plot that the run has data for into `directory`."""
+    """Draws every plot that the run has data for into `directory`.
+
+    Args:
+      rows: The rows of `metrics.csv`.
+      results: The evaluated clients' results.
+      title: What the plots are headed with.
+      directory: Made where it is missing.
+      task: Its partition is drawn, where it is one of classes; None for no such plot.
+    """
     directory.mkdir(exist_ok=True)
+    if task is not None and task.train_labels is not None:
+        plot_partition(task, title, directory / "partition.png")
     if rows:
         plot_learning_curves(rows, title, directory / "learning_curves.png")
     if any("eval/client_accuracy_mean" in row for row in rows):

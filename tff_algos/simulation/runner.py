@@ -22,6 +22,8 @@ from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     NON_NEGATIVE,
     POSITIVE,
+    HyperparameterError,
+    Interval,
     choice,
     hparam,
     switch,
@@ -29,6 +31,7 @@ from tff_algos.hyperparameters import (
 from tff_algos.simulation import (
     attacks,
     checkpoints,
+    client_memory,
     cohorts,
     evaluation,
     files,
@@ -76,6 +79,12 @@ class RunOptions:
         "measure in every round the share of its clients whose training loss does not "
         "rise: two more evaluations of each",
     )
+    client_dropout: float = hparam(
+        0.0,
+        float,
+        Interval(low=0, high=1, high_open=True),
+        "probability that a sampled client drops out of a round before it reports",
+    )
     attack: str | None = attacks.attack_option()
     malicious_clients: str | None = attacks.malicious_clients_option()
     malicious_every_round: bool = switch(
@@ -99,6 +108,9 @@ class RunSpec:
       options: How it is run and evaluated.
       attack: What malicious clients do; the stages are then built for its task.
       resume: Whether to go on with the run in `output_dir`, if there is one.
+
+    Raises:
+      HyperparameterError: If clients shall drop out where there are none.
     """
 
     title: str
@@ -111,6 +123,15 @@ class RunSpec:
     options: RunOptions = RunOptions()
     attack: attacks.Attack | None = None
     resume: bool = True
+
+    def __attrs_post_init__(self):
+        pooled = any(stage.clients_per_round is None for stage in self.stages)
+        if self.options.client_dropout and pooled:
+            raise HyperparameterError(
+                "client_dropout",
+                self.options.client_dropout,
+                "0 for an algorithm that trains on pooled data, not on clients",
+            )
 
     @property
     def total_rounds(self) -> int:
@@ -175,6 +196,7 @@ class _Training:
         with _naming_output_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir)
             self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
+        self._memory = None
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._saved = self.rounds_done
         self._worker_memory = 0
@@ -189,7 +211,23 @@ class _Training:
         spec = self._spec
         stage = spec.stages[_stage_of_round(spec.stages, round_num)]
         return cohorts.cohort_datasets(
-            stage, spec.task, spec.options.seed, round_num, spec.attack
+            stage,
+            spec.task,
+            spec.options.seed,
+            round_num,
+            spec.attack,
+            spec.options.client_dropout,
+        )
+
+    def _cohort_ids(self, round_num: int) -> list[str]:
+        spec = self._spec
+        return cohorts.cohort_ids(
+            spec.stages[_stage_of_round(spec.stages, round_num)],
+            spec.task,
+            spec.options.seed,
+            round_num,
+            spec.attack,
+            spec.options.client_dropout,
         )
 
     @property
@@ -213,14 +251,41 @@ class _Training:
                     f"--total_rounds={self._spec.total_rounds}."
                 )
             index = _stage_of_round(stages, rounds_done)
-            template = stages[index].process.initialize()
-            return rounds_done, index, self._checkpoints.load(rounds_done, template)
+            self._make_memory(index)
+            return rounds_done, index, self._load(rounds_done, index)
+        self._make_memory(0)
         return 0, 0, stages[0].process.initialize()
+
+    def _make_memory(self, stage_index: int) -> None:
+        """Makes the clients' memory of a stage, if its clients remember anything."""
+        spec, process = self._spec, self._spec.stages[stage_index].process
+        self._memory = None
+        if "memory" in spec.stages[stage_index].client_data_fields:
+            with _naming_output_errors(spec.output_dir):
+                self._memory = client_memory.ClientMemory.of_process(
+                    process, len(spec.task.train_client_ids), spec.output_dir
+                )
+
+    def _load(self, rounds_done: int, stage_index: int) -> Any:
+        """Returns a checkpoint's state; the clients' memory goes back to it."""
+        template = self._spec.stages[stage_index].process.initialize()
+        memory_template = None if self._memory is None else self._memory.save()
+        loaded = [
+            self._checkpoints.load(version, template, memory_template)
+            for version in self._checkpoints.rounds()
+            if version == rounds_done
+            or (self._memory is not None and version < rounds_done)
+        ]
+        *earlier, (state, memory) = loaded
+        if self._memory is not None:
+            self._memory.restore(memory, [saved for _, saved in earlier])
+        return state
 
     def save(self) -> None:
         """Saves the state after the last round that is done."""
         if self.rounds_done > self._saved:
-            self._checkpoints.save(self.rounds_done, self._state)
+            memory = None if self._memory is None else self._memory.save()
+            self._checkpoints.save(self.rounds_done, self._state, memory)
             self._saved = self.rounds_done
 
     def _enter_stage(self, index: int) -> None:
@@ -229,6 +294,7 @@ class _Training:
         process = self._spec.stages[index].process
         self._state = process.set_model_weights(process.initialize(), weights)
         self._stage_index = index
+        self._make_memory(index)
 
     def _round(self, round_num: int) -> dict[str, Any]:
         """Runs one round and returns its metrics."""
@@ -240,18 +306,29 @@ class _Training:
         before = self.weights if spec.options.track_improvement else None
         start = time.monotonic()
         datasets = self._cohorts.datasets(round_num)
+        if self._memory is not None:
+            datasets = self._with_memory(datasets, round_num)
         output = stage.process.next(self._state, datasets)
+        if self._memory is not None:
+            with _naming_output_errors(spec.output_dir):
+                self._memory.update(output.metrics["client_work"]["memory"])
         seconds = time.monotonic() - start
         self._state = output.state
         self.rounds_done = round_num
         row = {"stage": stage.name, "seconds": round(seconds, 4)}
         row |= flatten_metrics(output.metrics)
         if before is not None:
-            cohort = cohorts.cohort_ids(
-                stage, spec.task, spec.options.seed, round_num, spec.attack
-            )
+            cohort = self._cohort_ids(round_num)
             row |= self._improvement(cohort, before, self.weights)
         return row
+
+    def _with_memory(
+        self, datasets: Sequence[cohorts.ClientData], round_num: int
+    ) -> list[cohorts.ClientData]:
+        """Returns the cohort's data with what its clients remember."""
+        positions = cohorts.positions(self._spec.task)
+        cohort = [positions[client_id] for client_id in self._cohort_ids(round_num)]
+        return cohorts.with_memory(datasets, cohort, self._memory)
 
     def _is_due(self, every: int) -> bool:
         if every == 0:
@@ -376,6 +453,6 @@ def run(spec: RunSpec) -> RunResult:
                 peak_memory=training.peak_memory,
             )
             results.write_clients(directory / "per_client.csv", clients)
-            plots.draw_all(rows, clients, spec.title, directory / "plots")
+            plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
             files.write_json(directory / "summary.json", summary)
     return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)

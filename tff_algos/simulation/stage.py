@@ -9,6 +9,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow_federated as tff
 
 from tff_algos.simulation.batching import BatchSpec, Examples
+from tff_algos.simulation.client_memory import client_data_fields
 
 
 @attrs.frozen(kw_only=True)
@@ -24,9 +25,11 @@ class Stage:
       batches: How each client's examples become batches.
       train_examples: From a client's id to the examples that it trains on; None for
         the task's training examples.
-      with_client_index: Whether a client's data are `examples`, its batches, and
-        `client_index`, a data set of one number: its position among the task's
-        training clients. If not, they are its batches alone.
+
+    What a client's data are is the process's to say: its batches alone, or by name
+    `examples`, `client_index` (a data set of one number, its position among the task's
+    training clients) and `memory` (a data set of one row; see
+    `simulation.client_memory`).
     """
 
     name: str
@@ -35,4 +38,8 @@ class Stage:
     clients_per_round: int | None
     batches: BatchSpec
     train_examples: Callable[[str], Examples] | None = None
-    with_client_index: bool = False
+
+    @property
+    def client_data_fields(self) -> list[str]:
+        """What clients' data consist of, by name; nothing if of batches alone."""
+        return client_data_fields(self.process)

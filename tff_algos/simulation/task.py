@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import attrs
+import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -44,6 +45,9 @@ class Task:
       seed: Decides what is drawn from the clients, for example a server's own data.
       notice: One line that the user must see, or None (for example that the
         generated stand-in is used, and how to get the real data set).
+      train_labels: `client_id -> int [n]`, the classes of a training client's training
+        examples, without reading the examples; None where labels are no classes of
+        examples, or where that would take as long as reading them.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Task:
     test_examples: Examples | None = None
     seed: int = 0
     notice: str | None = None
+    train_labels: Callable[[str], np.ndarray] | None = None
 
     def model_fn(self) -> tff.learning.models.VariableModel:
         """Returns a new variable model, as TFF's `model_fn` arguments expect."""

@@ -1,5 +1,5 @@
 """Quadratic programs of multi-objective federated learning, in pure TensorFlow."""
 
-from tff_algos.solvers import box_simplex, min_norm
+from tff_algos.solvers import box_simplex, cone, min_norm
 
-__all__ = ["box_simplex", "min_norm"]
+__all__ = ["box_simplex", "cone", "min_norm"]

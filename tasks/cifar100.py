@@ -1,0 +1,233 @@
+"""CIFAR-100, divided among clients.
+
+Krizhevsky, "Learning multiple layers of features from tiny images", 2009; 50,000
+images of 100 classes to train on, 10,000 to test. The model, the 100 clients and their
+division are those of Luo et al., "GradMA: a gradient-memory-based accelerated federated
+learning with alleviated catastrophic forgetting" (https://arxiv.org/abs/2302.14307);
+images are whole here, theirs are cropped and flipped at random.
+
+`--partition=pachinko` is TFF's own data set: the training images of its 500 clients,
+100 for each, by the Pachinko allocation of Reddi et al., "Adaptive federated
+optimization" (https://arxiv.org/abs/2003.00295). Its test images, which TFF gives to 100
+other clients, are the undivided test set.
+"""
+
+import os
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow_federated as tff
+
+from tasks import (
+    array_data,
+    client_examples,
+    download,
+    generated_images,
+    pachinko,
+    partition,
+    sqlite_file,
+)
+from tasks.array_data import Arrays, Division
+from tasks.models import cifar, normalized
+from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos.block_model import BlockModel
+from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.simulation.batching import Examples
+from tff_algos.simulation.task import Task
+
+FILE_NAME = "cifar100.sqlite"
+NUM_CLASSES = 100
+
+# Of red, green and blue in [0, 1].
+CHANNEL_MEANS = (0.50708, 0.48655, 0.44092)
+CHANNEL_DEVIATIONS = (0.26733, 0.25644, 0.27615)
+
+_PACHINKO = "pachinko"
+_FORMS = f"{_PACHINKO}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+_EXAMPLES_PER_CLIENT = 100
+_GENERATED_CLASSES_PER_GROUP = 5
+
+_SETTINGS = types.MappingProxyType(
+    {
+        "client_batch_size": 64,
+        "client_epochs_per_round": 2,
+        "client_learning_rate": 0.05,
+        "clients_per_round": 5,
+    }
+)
+
+
+def _check_partition(instance: Any, attribute: Any, value: str) -> None:
+    del instance
+    if value != _PACHINKO:
+        try:
+            partition.parse(value)
+        except HyperparameterError as error:
+            raise HyperparameterError(attribute.name, value, _FORMS) from error
+
+
+@attrs.frozen(kw_only=True)
+class Cifar100Options:
+    """The options of `--task=cifar100`."""
+
+    model: Literal["vgg11", "cnn"] = choice(
+        default="vgg11",
+        choices=("vgg11", "cnn"),
+        help="Architecture: eight normalised convolutions and two dense layers, or "
+        "cifar10's cnn.",
+    )
+    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("vgg11")
+    partition: str = attrs.field(
+        default="dirichlet:0.1",
+        validator=_check_partition,
+        metadata={
+            "help": "Division of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] "
+            "(of sorted labels), N clients, 100 if left out; or pachinko, TFF's own.",
+            "kind": str,
+        },
+    )
+
+
+def preprocess(images: np.ndarray) -> np.ndarray:
+    """Returns float32, every channel standardised, of the uint8 `images`."""
+    return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+
+
+def load(options: Cifar100Options, data_options: DataOptions) -> Task:
+    """Returns the task.
+
+    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
+    channel, and `y` int32 [n] in [0, 100). Clients are "client_000" and so on; those of
+    `--partition=pachinko` have TFF's ids, where its data set is used.
+
+    Every client trains and is evaluated: on its own test set, drawn from the undivided
+    one, whose labels follow those of its training examples.
+
+    Args:
+      options: Model and partition.
+      data_options: Real data or the stand-in.
+
+    Raises:
+      TaskError: If the real data cannot be had, are not what they should be, or are
+        too few for the partition.
+    """
+    model = _build_model(options, data_options.seed)
+    if options.partition != _PACHINKO:
+        return array_data.load_task(
+            DATA_SET, data_options, partition_text=options.partition, model=model
+        )
+    source, notice = download.resolve_source(
+        data_options.data, FILE_NAME, data_options.cache_dir
+    )
+    if source == "tff":
+        path = download.cached_path(FILE_NAME, data_options.cache_dir)
+        arrays, client_ids, train = _read_clients(path)
+    else:
+        arrays = generated_images.tinted_shapes()
+        train = divide_generated(arrays.y_train, data_options.seed)
+        client_ids = array_data.client_ids(len(train))
+    test = partition.local_tests(
+        train, arrays.y_train, arrays.y_test, data_options.seed
+    )
+    return array_data.divided_task(
+        arrays,
+        Division(client_ids=client_ids, train=train, test=test),
+        name=DATA_SET.name,
+        source=source,
+        preprocess=preprocess,
+        model=model,
+        seed=data_options.seed,
+        notice=notice,
+    )
+
+
+def divide_generated(labels: np.ndarray, seed: int) -> tuple[np.ndarray, ...]:
+    """Divides the stand-in as TFF's data set is divided: 100 examples a client.
+
+    Args:
+      labels: int [n], those of `generated_images.tinted_shapes`.
+      seed: Another seed is another division.
+
+    Returns:
+      For each client int64 [100] indices.
+    """
+    return pachinko.divide(
+        labels,
+        np.arange(NUM_CLASSES) // _GENERATED_CLASSES_PER_GROUP,
+        num_clients=len(labels) // _EXAMPLES_PER_CLIENT,
+        examples_per_client=_EXAMPLES_PER_CLIENT,
+        seed=seed,
+    )
+
+
+def _build_model(options: Cifar100Options, seed: int) -> BlockModel:
+    if options.model == "vgg11":
+        return normalized.build_vgg11(NUM_CLASSES, seed, options.norm or "batch")
+    return cifar.build_cifar_model(options.model, NUM_CLASSES, seed)
+
+
+def _read_clients(path: str) -> tuple[Arrays, tuple[str, ...], Sequence[np.ndarray]]:
+    """Reads TFF's file.
+
+    Returns:
+      Its images; the clients that train; for each int64 indices of its examples.
+    """
+    found, client_ids, sizes = {}, {}, {}
+    for split, data in _client_data(path).items():
+        read = client_examples.tff_reader({"train": data}, _convert)
+        client_ids[split] = tuple(data.client_ids)
+        parts = [read(client_id, "train") for client_id in data.client_ids]
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        found |= {f"x_{split}": images, f"y_{split}": labels}
+        sizes[split] = [len(labels) for _, labels in parts]
+    arrays = array_data.checked(path, found, DATA_SET)
+    ends = np.cumsum(sizes["train"])
+    train = np.split(np.arange(len(arrays.y_train)), ends[:-1])
+    return arrays, client_ids["train"], train
+
+
+def _client_data(path: str) -> Mapping[str, tff.simulation.datasets.ClientData]:
+    """Returns the clients of the splits "train" and "test"."""
+    sqlite_file.verify(path)
+    try:
+        train, test = tff.simulation.datasets.cifar100.load_data(
+            cache_dir=os.path.dirname(path)
+        )
+    except StopIteration:
+        # TFF reads the first client of either split at once.
+        raise TaskError(
+            f"{path} lacks clients of the split train or test; use a whole file, or "
+            "--data=generated."
+        ) from None
+    return {"train": train, "test": test}
+
+
+def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
+    return elements["image"], elements["label"].astype(np.int32)
+
+
+DATA_SET = array_data.ArrayDataSet(
+    name="cifar100",
+    tfds_name="cifar100",
+    image_shape=cifar.IMAGE_SHAPE,
+    num_classes=NUM_CLASSES,
+    generate=generated_images.tinted_shapes,
+    preprocess=preprocess,
+    own_form=array_data.OwnForm(
+        names=(FILE_NAME,), read=lambda path: _read_clients(path)[0]
+    ),
+)
+
+ENTRY = TaskEntry(
+    name=DATA_SET.name,
+    summary="CIFAR-100 images, divided among clients",
+    options=Cifar100Options,
+    load=load,
+    settings=_SETTINGS,
+)

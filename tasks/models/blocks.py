@@ -1,0 +1,119 @@
+"""Layers as blocks: pure functions together with their initial weights.
+
+Initial kernels are Glorot uniform, biases zero. Blocks of one model take their weights
+from one generator in the order in which they are made, so that a seed decides them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from tasks.models import initializers, layers, normalization
+from tff_algos.block_model import Block, chain, layer
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+Norm = Literal["batch", "group", "none"]
+
+# As Reddi et al., "Adaptive federated optimization", ICLR 2021
+# (https://arxiv.org/abs/2003.00295), have it where they replace batch normalisation.
+NUM_GROUPS = 2
+
+FLATTEN = layer(layers.flatten)
+MAX_POOL = layer(layers.max_pool2d)
+RELU = layer(tf.nn.relu)
+
+
+def dense(rng: np.random.Generator, size_in: int, size_out: int) -> Block:
+    """Returns `[n, size_in] -> [n, size_out]`, with a bias."""
+    kernel = initializers.glorot_uniform(rng, size_in, size_out)
+    return layer(layers.dense, kernel, initializers.zeros(size_out))
+
+
+def conv2d(
+    rng: np.random.Generator,
+    size: int,
+    channels_in: int,
+    channels_out: int,
+    padding: Literal["SAME", "VALID"],
+) -> Block:
+    """Returns a convolution with a bias, stride 1 and filters of `size` squared."""
+    filters = initializers.glorot_uniform(rng, size, size, channels_in, channels_out)
+    function = functools.partial(layers.conv2d, padding=padding)
+    return layer(function, filters, initializers.zeros(channels_out))
+
+
+def conv2d_3x3(
+    rng: np.random.Generator, channels_in: int, channels_out: int, strides: int = 1
+) -> Block:
+    """Returns a 3 x 3 convolution without a bias, see `layers.conv2d_3x3`."""
+    filters = initializers.glorot_uniform(rng, 3, 3, channels_in, channels_out)
+    return layer(functools.partial(layers.conv2d_3x3, strides=strides), filters)
+
+
+def dropout(
+    rate: float, salt: int, function: Callable[..., tf.Tensor] = layers.dropout
+) -> Block:
+    """Returns dropout where the mode has a seed.
+
+    Args:
+      rate: In [0, 1).
+      salt: Tells apart the dropout layers of one model.
+      function: `layers.dropout` or `layers.spatial_dropout`.
+    """
+
+    def apply(trainable, non_trainable, x, mode):
+        del trainable, non_trainable  # It has none.
+        if mode.dropout_seed is None:
+            return x, ()
+        return function(x, rate, mode.dropout_seed, salt), ()
+
+    return Block(apply=apply, has_dropout=True)
+
+
+def norm_layer(norm: Norm, channels: int) -> Block:
+    """Returns a normalisation of `[n, ..., channels]`.
+
+    Args:
+      norm: "batch"; "group" for two groups of channels, with the same trainable weights
+        and no others; "none" for the identity.
+      channels: Their number; even.
+    """
+    ones, zeros = np.ones(channels, np.float32), initializers.zeros(channels)
+    match norm:
+        case "batch":
+            return Block(
+                apply=_batch_norm, trainable=(ones, zeros), non_trainable=(zeros, ones)
+            )
+        case "group":
+            function = functools.partial(
+                normalization.group_norm, num_groups=NUM_GROUPS
+            )
+            return layer(function, ones, zeros)
+        case "none":
+            return chain()
+
+
+def _batch_norm(trainable, non_trainable, x, mode):
+    return normalization.batch_norm(
+        x, *trainable, *non_trainable, batch_statistics=mode.batch_statistics
+    )
+
+
+def residual(body: Block, shortcut: Callable[[tf.Tensor], tf.Tensor]) -> Block:
+    """Returns `relu(body(x) + shortcut(x))`; `shortcut` has no weights."""
+
+    def apply(trainable, non_trainable, x, mode):
+        output, updated = body.apply(trainable, non_trainable, x, mode)
+        return tf.nn.relu(output + shortcut(x)), updated
+
+    return Block(
+        apply=apply,
+        trainable=body.trainable,
+        non_trainable=body.non_trainable,
+        has_dropout=body.has_dropout,
+    )

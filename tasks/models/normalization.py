@@ -1,0 +1,100 @@
+"""Batch and group normalisation as pure functions of weights, statistics and inputs.
+
+Ioffe and Szegedy, "Batch normalization: accelerating deep network training by
+reducing internal covariate shift", ICML 2015 (https://arxiv.org/abs/1502.03167), by
+PyTorch's conventions: a batch moves the moving statistics by a tenth, and its variance
+is unbiased there, biased where it normalises. Wu and He, "Group normalization", ECCV
+2018 (https://arxiv.org/abs/1803.08494), which has no statistics to keep.
+
+Means are written out: `tf.nn.moments` stops gradients at the mean, so its variance has
+wrong second derivatives.
+"""
+
+from collections.abc import Sequence
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+# The share of a batch in the moving statistics, and what is added to variances.
+MOMENTUM = 0.1
+EPSILON = 1e-5
+
+
+def batch_norm(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    moving_mean: tf.Tensor,
+    moving_variance: tf.Tensor,
+    batch_statistics: bool,
+) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+    """Normalises every channel over a batch.
+
+    Args:
+      x: float `[n, ..., channels]`.
+      gamma: float `[channels]`, the normalised channels' deviations.
+      beta: float `[channels]`, their means.
+      moving_mean: float `[channels]`.
+      moving_variance: float `[channels]`.
+      batch_statistics: Whether to normalise by the batch's own mean and variance and
+        move the moving ones, or to normalise by these.
+
+    Returns:
+      A tensor like `x`, and the new moving mean and variance, without gradients. A
+      batch of one value per channel becomes `beta`, and leaves the moving variance as
+      it is: it has none of its own.
+    """
+    if not batch_statistics:
+        output = _affine(x - moving_mean, moving_variance, gamma, beta)
+        return output, (moving_mean, moving_variance)
+    centred, mean, variance = _moments(x, range(x.shape.rank - 1))
+    count = tf.cast(tf.size(x) // x.shape[-1], x.dtype)
+    unbiased = variance * (count / tf.maximum(count - 1.0, 1.0))
+    unbiased = tf.where(count > 1.0, unbiased, moving_variance)
+    moved = (_moved(moving_mean, mean), _moved(moving_variance, unbiased))
+    return _affine(centred, variance, gamma, beta), moved
+
+
+def group_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, num_groups: int
+) -> tf.Tensor:
+    """Normalises groups of channels over each example by itself.
+
+    Args:
+      x: float `[n, ..., channels]`, all but n static.
+      gamma: float `[channels]`.
+      beta: float `[channels]`.
+      num_groups: A divisor of the number of channels.
+
+    Returns:
+      A tensor like `x`.
+    """
+    *pixels, channels = x.shape[1:]
+    grouped = tf.reshape(x, [-1, *pixels, num_groups, channels // num_groups])
+    rank = grouped.shape.rank
+    centred, _, variance = _moments(
+        grouped, [*range(1, rank - 2), rank - 1], keepdims=True
+    )
+    normalised = centred * tf.math.rsqrt(variance + EPSILON)
+    return tf.reshape(normalised, [-1, *pixels, channels]) * gamma + beta
+
+
+def _moments(
+    x: tf.Tensor, axes: Sequence[int], keepdims: bool = False
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns `x` minus its mean, the mean, and the biased variance."""
+    axes = list(axes)
+    mean = tf.reduce_mean(x, axes, keepdims)
+    centred = x - mean
+    return centred, mean, tf.reduce_mean(tf.square(centred), axes, keepdims)
+
+
+def _affine(
+    centred: tf.Tensor, variance: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
+) -> tf.Tensor:
+    return centred * (tf.math.rsqrt(variance + EPSILON) * gamma) + beta
+
+
+def _moved(moving: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+    return moving + MOMENTUM * (tf.stop_gradient(batch) - moving)

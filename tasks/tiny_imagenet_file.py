@@ -1,0 +1,190 @@
+"""Tiny ImageNet as it is published: JPEG files in folders, or in one zip archive.
+
+Below `tiny-imagenet-200/`: `wnids.txt` lists the classes; `train/<class>/images/`
+holds `<class>_0.JPEG` and so on; `val/val_annotations.txt` names the images of
+`val/images/` and their classes. The images of `test/` have no published labels.
+"""
+
+import contextlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+import tqdm
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tasks.array_data import Arrays
+from tasks.task import TaskError
+
+FOLDER = "tiny-imagenet-200"
+IMAGE_SHAPE = (64, 64, 3)
+
+_ReadMember = Callable[[str], bytes]
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """How much there is of everything.
+
+    Attributes:
+      num_classes: Lines of `wnids.txt`.
+      images_per_class: Training images of every class.
+      num_test: Validation images, which are the test set.
+    """
+
+    num_classes: int = 200
+    images_per_class: int = 500
+    num_test: int = 10_000
+
+
+class _Unfit(Exception):
+    """What is wrong with the files, in a few words."""
+
+
+def read(path: str, layout: Layout) -> Arrays:
+    """Decodes all images; the labels are the classes' places in `wnids.txt`.
+
+    Greyscale images get three equal channels. It takes a minute for the whole data set.
+
+    Args:
+      path: The folder `tiny-imagenet-200`, or the zip archive that holds it.
+      layout: What must be there.
+
+    Returns:
+      Arrays of images of `IMAGE_SHAPE`.
+
+    Raises:
+      TaskError: If a file is missing or broken, or there are more or fewer than there
+        should be.
+    """
+    try:
+        with _opened(path) as read_member:
+            classes = _read_classes(read_member, layout)
+            train = _train_images(classes, layout)
+            test = _test_images(read_member, classes, layout)
+            x_train, x_test = (
+                _decode(read_member, [name for name, _ in images])
+                for images in (train, test)
+            )
+    except _Unfit as problem:
+        raise TaskError(
+            f"{path} is not the whole of {FOLDER}: {problem}; remove it, then --data=tff "
+            "downloads it again, or use --data=generated."
+        ) from problem
+    y_train, y_test = (
+        np.array([label for _, label in images], np.int32) for images in (train, test)
+    )
+    return Arrays(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[_ReadMember]:
+    """Yields `name -> content` of the files below the folder; it raises `_Unfit`."""
+    if os.path.isdir(path):
+        yield lambda name: _read_file(path, name)
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _Unfit(f"it cannot be read ({error})") from error
+    with archive:
+        yield lambda name: _read_archived(archive, name)
+
+
+def _read_file(folder: str, name: str) -> bytes:
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise _Unfit(f"it lacks {name}") from error
+    except OSError as error:
+        raise _Unfit(f"{name} cannot be read ({error.strerror})") from error
+
+
+def _read_archived(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        return archive.read(f"{FOLDER}/{name}")
+    except KeyError as error:
+        raise _Unfit(f"it lacks {FOLDER}/{name}") from error
+    # What a compression, its check or its encryption may raise.
+    except (
+        EOFError,
+        NotImplementedError,
+        OSError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise _Unfit(f"{name} cannot be read ({error})") from error
+
+
+def _read_classes(read_member: _ReadMember, layout: Layout) -> list[str]:
+    classes = _read_text(read_member, "wnids.txt").split()
+    if len(set(classes)) != len(classes) or len(classes) != layout.num_classes:
+        raise _Unfit(
+            f"wnids.txt lists {len(set(classes))} classes in {len(classes)} lines, "
+            f"not {layout.num_classes}"
+        )
+    return classes
+
+
+def _read_text(read_member: _ReadMember, name: str) -> str:
+    try:
+        return read_member(name).decode()
+    except UnicodeDecodeError as error:
+        raise _Unfit(f"{name} is no text") from error
+
+
+def _train_images(classes: Sequence[str], layout: Layout) -> list[tuple[str, int]]:
+    """Returns names and labels."""
+    return [
+        (f"train/{name}/images/{name}_{number}.JPEG", label)
+        for label, name in enumerate(classes)
+        for number in range(layout.images_per_class)
+    ]
+
+
+def _test_images(
+    read_member: _ReadMember, classes: Sequence[str], layout: Layout
+) -> list[tuple[str, int]]:
+    """Returns names and labels, in the order of the annotations."""
+    annotations = "val/val_annotations.txt"
+    labels = {name: label for label, name in enumerate(classes)}
+    images = {}
+    for line in _read_text(read_member, annotations).splitlines():
+        # Name, class, and four numbers that say where in the image it is.
+        columns = line.split("\t")
+        if len(columns) < 2 or columns[1] not in labels:
+            raise _Unfit(f"{annotations} has a line without a class: {line[:60]!r}")
+        images[f"val/images/{columns[0]}"] = labels[columns[1]]
+    if len(images) != layout.num_test:
+        raise _Unfit(f"{annotations} names {len(images)} images, not {layout.num_test}")
+    missing = set(classes) - {classes[label] for label in images.values()}
+    if missing:
+        raise _Unfit(f"{annotations} names no image of {min(missing)}")
+    return list(images.items())
+
+
+def _decode(read_member: _ReadMember, names: Sequence[str]) -> np.ndarray:
+    """Returns uint8 [len(names), 64, 64, 3]."""
+    images = np.empty((len(names), *IMAGE_SHAPE), np.uint8)
+    for image, name in zip(images, tqdm.tqdm(names, "Decoding", disable=None)):
+        content = read_member(name)
+        try:
+            decoded = tf.io.decode_jpeg(
+                content, channels=3, dct_method="INTEGER_ACCURATE"
+            ).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            raise _Unfit(f"{name} is no JPEG image") from error
+        if decoded.shape != IMAGE_SHAPE:
+            raise _Unfit(
+                f"{name} has shape {list(decoded.shape)}, not {list(IMAGE_SHAPE)}"
+            )
+        image[...] = decoded
+    return images

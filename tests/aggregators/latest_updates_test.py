@@ -1,0 +1,216 @@
+"""The mean of everybody's latest update: golden trace, NumPy, invalid clients."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_algos.aggregators import LatestUpdatesFactory
+
+FLOAT32 = tff.TensorType(np.float32)
+UPDATE = tff.TensorType(np.float64, [2])
+
+
+@functools.cache
+def process_of(num_clients, update_type=UPDATE, **kwargs):
+    values = collections.OrderedDict(client_index=np.int32, update=update_type)
+    factory = LatestUpdatesFactory(num_clients, **kwargs)
+    return factory.create(tff.to_type(values), FLOAT32)
+
+
+def rounds(process, *cohorts, dtype=np.float64):
+    """The outputs of rounds; a cohort is updates by client, or with weights besides."""
+    state, outputs = process.initialize(), []
+    for cohort in cohorts:
+        updates, weights = cohort if isinstance(cohort, tuple) else (cohort, {})
+        values = [
+            collections.OrderedDict(client_index=k, update=np.asarray(update, dtype))
+            for k, update in updates.items()
+        ]
+        weights = [np.float32(weights.get(k, 1.0)) for k in updates]
+        output = process.next(state, values, weights)
+        state = output.state
+        outputs.append(output)
+    return outputs
+
+
+def results(outputs):
+    return np.array([output.result for output in outputs])
+
+
+def test_golden_trace():
+    # N = 3, constant deltas 1, 2, 4; w goes to -1/3, -4/3, -11/3, -6.
+    deltas = {0: 1.0, 1: 2.0, 2: 4.0}
+    cohorts = [{k: deltas[k] for k in s} for s in ([0], [1], [0, 2], [0, 1, 2])]
+    process = process_of(3, tff.TensorType(np.float64))
+    w = -np.cumsum(results(rounds(process, *cohorts)))
+    np.testing.assert_allclose(w, [-1 / 3, -4 / 3, -11 / 3, -6], rtol=1e-12)
+
+
+def random_cohorts():
+    rng = np.random.default_rng(0)
+    cohorts = ([3, 1], [1], [], [0, 3], [2, 0, 1], [3])
+    return [{k: rng.normal(size=2) for k in cohort} for cohort in cohorts]
+
+
+@pytest.mark.parametrize("mean_over", ["all", "seen"])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_clients_that_are_away_count_with_what_they_sent_last(mean_over, decay):
+    cohorts = random_cohorts()
+    outputs = rounds(process_of(4, mean_over=mean_over, decay=decay), *cohorts)
+    table, seen = np.zeros([4, 2]), set()
+    for cohort, output in zip(cohorts, outputs, strict=True):
+        for client, update in cohort.items():
+            table[client] = update
+        seen |= cohort.keys()
+        count = 4 if mean_over == "all" else len(seen)
+        if cohort:
+            np.testing.assert_allclose(
+                output.result, np.sum(table, axis=0) / count, rtol=1e-12
+            )
+        assert output.measurements["num_seen_clients"] == len(seen)
+        # As the learning rate: what was sent at an earlier rate shrinks with it.
+        table *= decay
+
+
+def test_if_all_take_part_it_is_the_mean():
+    updates = {k: np.array([k, k**2 + 1.0]) for k in (2, 0, 3, 1)}
+    first, second = rounds(process_of(4), updates, updates)
+    mean = np.mean(list(updates.values()), axis=0)
+    np.testing.assert_allclose([first.result, second.result], [mean, mean])
+
+
+def test_x39_of_one_client_it_is_its_update():
+    first, second = rounds(process_of(1), {0: (1, 2)}, {0: (3, 4)})
+    np.testing.assert_array_equal([first.result, second.result], [(1, 2), (3, 4)])
+
+
+def test_weights_only_tell_who_counts():
+    updates = {0: (1, 2), 1: (3, 4), 2: (100, 100)}
+    weighted = (updates, {0: 5.0, 1: 0.1, 2: 0.0})
+    outputs = rounds(process_of(4), weighted, {0: (1, 2)})
+    np.testing.assert_allclose(results(outputs), [(1, 1.5)] * 2)
+    assert outputs[0].measurements["num_seen_clients"] == 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_of_who_is_invalid_what_was_sent_before_stays(bad):
+    outputs = rounds(
+        process_of(4), {0: (4, 8), 1: (0, 4)}, {0: (bad, 0), 2: (8, 0), 3: (0, bad)}
+    )
+    np.testing.assert_allclose(results(outputs), [(1, 3), (3, 3)])
+    measured = outputs[1].measurements
+    assert measured["num_non_finite_clients"] == 2
+    assert measured["num_seen_clients"] == 3
+
+
+@pytest.mark.parametrize("mean_over", ["all", "seen"])
+def test_with_nobody_left_the_result_is_nan_and_nothing_is_forgotten(mean_over):
+    outputs = rounds(
+        process_of(4, mean_over=mean_over),
+        {0: (4, 8)},
+        {},
+        {0: (np.nan, 0)},
+        ({1: (1, 1)}, {1: 0.0}),
+        {0: (4, 8)},
+    )
+    found = results(outputs)
+    assert np.all(np.isnan(found[1:4]))
+    np.testing.assert_array_equal(found[4], found[0])
+    for rows in (outputs[0].state.rows, outputs[3].state.rows):
+        np.testing.assert_array_equal(rows, [(4, 8), (0, 0), (0, 0), (0, 0)])
+
+
+def test_nobody_in_the_first_round_is_no_division_by_zero():
+    outputs = rounds(process_of(4, mean_over="seen"), {}, {2: (1, 2)})
+    assert np.all(np.isnan(outputs[0].result))
+    np.testing.assert_allclose(outputs[1].result, (1, 2))
+
+
+def test_the_order_of_the_clients_does_not_matter():
+    cohorts = random_cohorts()
+    permuted = [dict(reversed(cohort.items())) for cohort in cohorts]
+    np.testing.assert_allclose(
+        results(rounds(process_of(4), *permuted)),
+        results(rounds(process_of(4), *cohorts)),
+        rtol=1e-12,
+    )
+
+
+def test_half_precision_rows_round_what_is_remembered():
+    process = process_of(4, tff.TensorType(np.float32, [2]), row_dtype="bfloat16")
+    cohorts = random_cohorts()
+    found = rounds(process, *cohorts, dtype=np.float32)
+    exact = rounds(process_of(4), *cohorts)
+    assert str(found[-1].state.rows.dtype) == "bfloat16"
+    assert found[-1].result.dtype == np.float32
+    gap = np.abs(found[-1].result - exact[-1].result)
+    assert 0 < np.max(gap) < 0.02 * np.max(np.abs(exact[-1].result))
+
+
+def test_structures_of_tensors_of_their_own_types():
+    update_type = (tff.TensorType(np.float64, [2, 2]), tff.TensorType(np.float32))
+    value_type = collections.OrderedDict(client_index=np.int32, update=update_type)
+    process = LatestUpdatesFactory(2).create(tff.to_type(value_type), FLOAT32)
+    value = collections.OrderedDict(
+        client_index=1, update=(np.full([2, 2], 1e-12), np.float32(6))
+    )
+    output = process.next(process.initialize(), [value], [np.float32(1)])
+    matrix, scalar = output.result
+    np.testing.assert_allclose(matrix, np.full([2, 2], 5e-13), rtol=1e-12)
+    assert scalar == 3 and scalar.dtype == np.float32
+    assert output.state.rows[0].shape == (2, 2, 2)
+    assert output.state.seen.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_number_that_no_client_has_is_refused(number):
+    with pytest.raises(Exception, match=rf"\[{number}\]|\[0, 4\)"):
+        rounds(process_of(4), {number: (1, 2)})
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "kwargs", "message"),
+    [
+        (0, {}, "num_clients of at least 1, found 0"),
+        (2.0, {}, "num_clients of at least 1, found 2.0"),
+        (2, {"decay": 0.0}, r"decay in \(0, 1\], found 0.0"),
+        (2, {"decay": np.nan}, r"decay in \(0, 1\], found nan"),
+        (2, {"mean_over": "some"}, "mean_over out of .*'all', 'seen'.*found 'some'"),
+        (2, {"row_dtype": "int8"}, "row_dtype out of .*'bfloat16'.*found 'int8'"),
+    ],
+)
+def test_bad_arguments_are_named(num_clients, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        LatestUpdatesFactory(num_clients, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("value_type", "message"),
+    [
+        (FLOAT32, "value_type <client_index=int32, update=...>, found float32"),
+        (
+            collections.OrderedDict(client_index=np.int64, update=np.float32),
+            "value_type <client_index=int32, update=...>, found <client_index=int64",
+        ),
+        (
+            collections.OrderedDict(update=np.float32, client_index=np.int32),
+            "value_type <client_index=int32, update=...>",
+        ),
+        (
+            collections.OrderedDict(client_index=np.int32, update=np.int32),
+            "floating point tensors, found int32",
+        ),
+        (
+            collections.OrderedDict(
+                client_index=np.int32, update=tff.TensorType(np.float32, [None])
+            ),
+            "tensors of known shape, found",
+        ),
+    ],
+)
+def test_types_of_anything_else_are_named(value_type, message):
+    with pytest.raises(TypeError, match=message):
+        LatestUpdatesFactory(2).create(tff.to_type(value_type), FLOAT32)

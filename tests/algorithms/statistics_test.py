@@ -1,0 +1,188 @@
+"""Batch normalisation's moving statistics travel, and are averaged by examples."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tasks.models import normalized
+from tests.numbered_clients import numbered
+from tff_algos import execution
+
+SGD = tff.learning.optimizers.build_sgdm
+SHAPE, NUM_CLASSES, BATCH_SIZE = (2, 2, 1), 3, 4
+SIZES = (4, 8, 12)
+N = len(SIZES)
+# So small that weights stay as they are: statistics are then the batches' alone.
+RATE = 1e-12
+
+
+@functools.cache
+def model():
+    return normalized.build_tiny_nn(SHAPE, NUM_CLASSES, seed=0, norm="batch")
+
+
+def examples(client, size):
+    rng = np.random.default_rng(client)
+    x = rng.normal(loc=client, size=(size, *SHAPE)).astype(np.float32)
+    return x, rng.integers(0, NUM_CLASSES, size).astype(np.int32)
+
+
+def datasets(sizes=SIZES):
+    return [
+        tf.data.Dataset.from_tensor_slices(examples(client, size)).batch(BATCH_SIZE)
+        for client, size in enumerate(sizes)
+    ]
+
+
+def with_memory(process):
+    """Every client's data with its number and an empty row."""
+    memory = tff_algos.ClientMemory.of_process(process, N)
+    return [
+        collections.OrderedDict(data, memory=memory.dataset(client))
+        for client, data in enumerate(numbered(datasets()))
+    ]
+
+
+def statistics_after(client, size):
+    """A client's moving statistics after its batches, at the initial weights."""
+    trainable, non_trainable = (
+        tuple(map(tf.constant, part)) for part in model().initial_weights
+    )
+    x, _ = examples(client, size)
+    for start in range(0, size, BATCH_SIZE):
+        batch = tf.constant(x[start : start + BATCH_SIZE])
+        weights = (trainable, non_trainable)
+        mode = model().mode(weights, batch)
+        non_trainable = model().apply_blocks(weights, batch, mode).non_trainable
+    return [tensor.numpy() for tensor in non_trainable]
+
+
+def expected():
+    """The mean over clients, by numbers of examples."""
+    each = [statistics_after(client, size) for client, size in enumerate(SIZES)]
+    return [np.average(of_all, axis=0, weights=SIZES) for of_all in zip(*each)]
+
+
+BUILDERS = {
+    "fedavg": lambda: tff_algos.build_fed_avg(model(), SGD(RATE)),
+    "uniform": lambda: tff_algos.build_fed_avg(
+        model(), SGD(RATE), client_weighting=tff.learning.ClientWeighting.UNIFORM
+    ),
+    "fedsgd": lambda: tff_algos.build_fed_sgd(model(), SGD(RATE)),
+    "mimelite": lambda: tff_algos.build_mime_lite(model(), SGD(RATE)),
+    "uga": lambda: tff_algos.build_unbiased_gradient_aggregation(
+        model(), SGD(RATE), client_learning_rate=RATE
+    ),
+    "qfedavg": lambda: tff_algos.build_q_fed_avg(
+        model(), SGD(RATE), q=1.0, lipschitz=1e9
+    ),
+    "fedmgda_plus": lambda: tff_algos.build_fed_mgda_plus(model(), SGD(RATE)),
+    "afl": lambda: tff_algos.build_agnostic_federated_learning(
+        model(),
+        SGD(RATE),
+        num_clients=N,
+        mixture_learning_rate=0.1,
+        returned_model="last",
+    ),
+    "scaffold": lambda: tff_algos.build_scaffold(
+        model(), client_learning_rate=RATE, num_clients=N
+    ),
+    "feddyn": lambda: tff_algos.build_fed_dyn(
+        model(), SGD(RATE), dynamic_regularization=0.1, num_clients=N
+    ),
+    "mifa": lambda: tff_algos.build_mifa(model(), SGD(RATE), num_clients=N),
+    "gradma": lambda: tff_algos.build_gradma(model(), SGD(RATE), num_clients=N),
+    "moon": lambda: tff_algos.build_moon(model(), SGD(RATE), contrastive_strength=1.0),
+    "fedmlb": lambda: tff_algos.build_fed_mlb(model(), SGD(RATE)),
+}
+REMEMBERING = ("scaffold", "feddyn", "moon")
+# One of each kind of client work, of numbered updates and of remembering clients.
+FAST = ("fedavg", "fedsgd", "uga", "scaffold", "gradma")
+NUMBERED = ("afl", "mifa", "gradma")
+
+
+@functools.cache
+def process(name):
+    return BUILDERS[name]()
+
+
+def data_for(name):
+    if name in REMEMBERING:
+        return with_memory(process(name))
+    return numbered(datasets()) if name in NUMBERED else datasets()
+
+
+def statistics_of(name, state):
+    weights = process(name).get_model_weights(state)
+    return [np.asarray(tensor) for tensor in weights.non_trainable]
+
+
+@pytest.fixture(autouse=True)
+def in_process():
+    with execution.in_process_context():
+        yield
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in BUILDERS
+    ],
+)
+def test_the_server_has_the_mean_of_its_clients_statistics(name):
+    output = process(name).next(process(name).initialize(), data_for(name))
+    found = statistics_of(name, output.state)
+    for tensor, wanted, initial in zip(
+        found, expected(), model().initial_weights[1], strict=True
+    ):
+        np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)
+        assert np.max(np.abs(tensor - initial)) > 1e-3
+
+
+def test_statistics_go_on_from_the_servers():
+    once = process("fedavg").next(process("fedavg").initialize(), datasets())
+    twice = process("fedavg").next(once.state, datasets())
+    # Moving means go a tenth of what is left of the way with every batch.
+    for first, second in zip(
+        statistics_of("fedavg", once.state),
+        statistics_of("fedavg", twice.state),
+        strict=True,
+    ):
+        assert np.max(np.abs(second - first)) > 1e-4
+
+
+def test_a_broken_clients_statistics_do_not_count():
+    x, y = examples(7, 8)
+    broken = tf.data.Dataset.from_tensor_slices((x * np.nan, y)).batch(BATCH_SIZE)
+    output = process("fedavg").next(
+        process("fedavg").initialize(), [*datasets(), broken]
+    )
+    for tensor, wanted in zip(
+        statistics_of("fedavg", output.state), expected(), strict=True
+    ):
+        np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_round_of_nobody_leaves_statistics_alone():
+    x, y = examples(7, 8)
+    broken = tf.data.Dataset.from_tensor_slices((x * np.nan, y)).batch(BATCH_SIZE)
+    output = process("fedavg").next(process("fedavg").initialize(), [broken])
+    assert output.metrics["finalizer"]["num_rejected_rounds"] == 1
+    for tensor, initial in zip(
+        statistics_of("fedavg", output.state),
+        model().initial_weights[1],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(tensor, initial)
+
+
+def test_statistics_are_in_no_update_norm():
+    """With weights that stay as they are the update is nothing, however they move."""
+    output = process("fedavg").next(process("fedavg").initialize(), datasets())
+    assert output.metrics["finalizer"]["update_norm"] < 1e-9

@@ -1,0 +1,232 @@
+"""The mean over all clients there are of each one's latest update.
+
+Gu, Huang, Zhang, Huang: "Fast Federated Learning in the Presence of Arbitrary Device
+Unavailability", 2021, arXiv 2106.04159 (MIFA).
+"""
+
+import collections
+from typing import Literal, get_args
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
+from tff_algos.aggregators.gather import build_gather_computation
+
+MeanOver = Literal["all", "seen"]
+RowDtype = Literal["bfloat16", "float32", "float64"]
+
+
+@attrs.frozen
+class LatestUpdatesState:
+    """The state of `LatestUpdatesFactory`.
+
+    Attributes:
+      rows: The value's structure with a leading axis of N: each client's latest value,
+        over the decay that it was made with; zeros for who has had none.
+      seen: bool [N], who has had one.
+      factor: float64 [], what the rows are to be multiplied by now.
+    """
+
+    rows: object
+    seen: object
+    factor: object
+
+
+class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
+    """Remembers every client's latest update; the mean is over all clients' each time.
+
+    Values are `<client_index, update>`, the index int32 in [0, N). Clients who do not
+    take part in a round count with what they sent last, and with zero before they ever
+    have. Weights only tell who counts: those of weight zero, or whose update is not
+    finite, are left out, and what they sent before stays. With nobody left the result
+    is NaN, which learning processes reject.
+
+    The server sees every client's update by itself, and whose it is: incompatible with
+    secure aggregation, and with privacy mechanisms that rest on sums alone. It holds
+    N * d numbers.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        *,
+        mean_over: MeanOver = "all",
+        decay: float = 1.0,
+        row_dtype: RowDtype | None = None,
+    ) -> None:
+        """Sets what is remembered.
+
+        Args:
+          num_clients: N, all clients there are, >= 1.
+          mean_over: The mean's denominator: "all" N clients, or those "seen" so far.
+          decay: Factor on what is remembered after every round, in (0, 1]: that of the
+            learning rate, so that old updates shrink as new ones do.
+          row_dtype: Of the rows that are kept; None for the updates' own.
+
+        Raises:
+          ValueError: If an argument is out of range.
+        """
+        if type(num_clients) is not int or num_clients < 1:
+            raise ValueError(
+                f"Expected num_clients of at least 1, found {num_clients}."
+            )
+        if not 0 < decay <= 1:
+            raise ValueError(f"Expected decay in (0, 1], found {decay}.")
+        for name, value, kind in (
+            ("mean_over", mean_over, MeanOver),
+            ("row_dtype", row_dtype or "float32", RowDtype),
+        ):
+            if value not in get_args(kind):
+                raise ValueError(
+                    f"Expected {name} out of {get_args(kind)}, found {value!r}."
+                )
+        self._num_clients = num_clients
+        self._mean_over = mean_over
+        self._decay = float(decay)
+        self._row_dtype = None if row_dtype is None else tf.as_dtype(row_dtype)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for values `<client_index, update>` and their weights.
+
+        Its result is like the update, its state a `LatestUpdatesState`. Measurements:
+        `num_non_finite_clients` and `num_seen_clients`, int32.
+
+        Raises:
+          TypeError: If `value_type` is anything else, or an update holds anything but
+            floating point tensors of known shape.
+        """
+        update_type = indexed_update_type(value_type)
+        exclude = build_exclude_computation(update_type, weight_type)
+        gather = build_gather_computation(
+            tff.to_type(
+                collections.OrderedDict(
+                    client_index=np.int32, weight=weight_type, update=update_type
+                )
+            )
+        )
+
+        @tff.tensorflow.computation
+        def no_updates():
+            rows = tff.types.structure_from_tensor_type_tree(
+                lambda tensor: tf.zeros(
+                    [self._num_clients, *tensor.shape],
+                    self._row_dtype or tensor.dtype,
+                ),
+                update_type,
+            )
+            return LatestUpdatesState(
+                rows, tf.fill([self._num_clients], False), tf.constant(1.0, tf.float64)
+            )
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(no_updates, tff.SERVER)
+
+        @tff.tensorflow.computation(
+            no_updates.type_signature.result, gather.type_signature.result.member
+        )
+        @tf.function
+        def remember(state, gathered):
+            return self._remember(state, gathered)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            update, weight, excluded = tff.federated_map(
+                exclude, (value.update, weight)
+            )
+            rows = gather(
+                tff.federated_zip(
+                    collections.OrderedDict(
+                        client_index=value.client_index, weight=weight, update=update
+                    )
+                )
+            )
+            state, result, seen = tff.federated_map(remember, (state, rows))
+            measurements = tff.federated_zip(
+                collections.OrderedDict(
+                    num_non_finite_clients=tff.federated_sum(excluded),
+                    num_seen_clients=seen,
+                )
+            )
+            return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+    def _remember(self, state: LatestUpdatesState, gathered):
+        """Returns the new state, the mean and how many clients have been seen."""
+        present = gathered["weight"] > 0
+        index = checked_index(gathered["client_index"], self._num_clients)
+        index = tf.boolean_mask(index, present)[:, tf.newaxis]
+        seen = tf.tensor_scatter_nd_update(
+            state.seen, index, tf.fill([tf.shape(index)[0]], True)
+        )
+        num_seen = _count(seen)
+
+        def with_latest(rows, new):
+            new = tf.boolean_mask(new, present) / tf.cast(state.factor, new.dtype)
+            return tf.tensor_scatter_nd_update(rows, index, tf.cast(new, rows.dtype))
+
+        # The first round is at the first rate, hence at factor 1.
+        rows = tf.nest.map_structure(with_latest, state.rows, gathered["update"])
+        count = self._num_clients if self._mean_over == "all" else num_seen
+
+        def mean(rows, new):
+            total = tf.reduce_sum(tf.cast(rows, new.dtype), axis=0)
+            # A round that nobody counts in has no result, as the mean of nothing.
+            nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
+            factor = tf.cast(state.factor + tf.cast(nothing, tf.float64), new.dtype)
+            return tf.math.divide_no_nan(total, tf.cast(count, new.dtype)) * factor
+
+        result = tf.nest.map_structure(mean, rows, gathered["update"])
+        # Finalizers reject it then, as they would every round that such rows are in.
+        squares = [tf.reduce_sum(tensor**2) for tensor in tf.nest.flatten(result)]
+        finite = tf.reduce_all([tf.math.is_finite(square) for square in squares])
+        rows, seen, num_seen = tf.nest.map_structure(
+            lambda new, old: tf.where(finite, new, old),
+            (rows, seen, num_seen),
+            (state.rows, state.seen, _count(state.seen)),
+        )
+        factor = state.factor * self._decay
+        return LatestUpdatesState(rows, seen, factor), result, num_seen
+
+
+def _count(seen: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(seen, tf.int32))
+
+
+def checked_index(client_index: tf.Tensor, num_clients: int) -> tf.Tensor:
+    """Returns clients' numbers, once it is sure that they are in [0, `num_clients`)."""
+    valid = (client_index >= 0) & (client_index < num_clients)
+    expected = f"Expected client_index in [0, {num_clients}), found"
+    check = tf.debugging.Assert(tf.reduce_all(valid), [expected, client_index])
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(client_index)
+
+
+def indexed_update_type(value_type: tff.Type) -> tff.Type:
+    """Returns the update's type of `<client_index=int32, update=...>`.
+
+    Raises:
+      TypeError: If `value_type` is anything else.
+    """
+    if (
+        not isinstance(value_type, tff.StructType)
+        or tff.structure.name_list(value_type) != ["client_index", "update"]
+        or value_type.client_index != tff.TensorType(np.int32)
+    ):
+        raise TypeError(
+            f"Expected value_type <client_index=int32, update=...>, found {value_type}."
+        )
+    return value_type.update

@@ -1,0 +1,215 @@
+"""Local training whose steps oppose neither the past nor the server.
+
+The worker's side of Luo et al., "GradMA: A Gradient-Memory-based Accelerated Federated
+Learning with Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model, local_training, remembered_weights
+from tff_algos.client_works.local_model import LocalModel, Tensors
+from tff_algos.client_works.remembering_process import (
+    RememberingInput,
+    RememberingReport,
+    build_remembering_process,
+)
+from tff_algos.client_works.round_process import build_round_process
+from tff_algos.solvers import cone
+
+Row = Literal["previous", "server", "drift"]
+QpScope = Literal["global", "per_tensor"]
+
+
+@attrs.frozen(kw_only=True)
+class StepCorrection:
+    """How a local step's gradient is corrected.
+
+    Attributes:
+      rows: What it must not oppose: the gradient of the same batch at the "previous"
+        local weights or at those of the "server", the "drift" from the server's.
+      margin: rho, its least cosine with a row, relative to the gradient's norm.
+      qp_scope: Whether it is corrected as one vector ("global") or each tensor by
+        itself ("per_tensor").
+    """
+
+    rows: Sequence[Row] = get_args(Row)
+    margin: float = 0.0
+    qp_scope: QpScope = "global"
+
+    def step_gradients(
+        self, server: local_model.Weights
+    ) -> local_training.StepGradients:
+        """Returns corrected gradients; their carry are the previous local weights."""
+        if not self.rows:
+            return local_training.plain_gradients
+
+        def gradients(model, state, batch):
+            result = model.loss_gradients(state.weights, state.metrics, batch)
+            rows = [self._row(name, model, state, server, batch) for name in self.rows]
+            corrected = correct(result.gradients, rows, self.margin, self.qp_scope)
+            carry = state.weights.trainable if "previous" in self.rows else ()
+            return attrs.evolve(result, gradients=corrected), carry
+
+        return gradients
+
+    def first_carry(self, previous: Tensors) -> Tensors:
+        """Returns the carry of the first step, given the weights before it."""
+        return previous if "previous" in self.rows else ()
+
+    def _row(self, name, model, state, server, batch) -> Tensors:
+        if name == "drift":
+            return tf.nest.map_structure(
+                tf.subtract, state.weights.trainable, server.trainable
+            )
+        # Both with the statistics and the dropout masks of the step itself.
+        trainable = state.carry if name == "previous" else server.trainable
+        weights = attrs.evolve(state.weights, trainable=trainable)
+        return model.loss_gradients(
+            weights, state.metrics, batch, masks_of=state.weights
+        ).gradients
+
+
+def correct(
+    gradients: Tensors, rows: Sequence[Tensors], margin: float, qp_scope: QpScope
+) -> Tensors:
+    """Returns the vector nearest to a gradient that opposes none of up to three rows.
+
+    Args:
+      gradients: The gradient, by tensor.
+      rows: The rows, by tensor.
+      margin: The least cosine with a row, relative to the gradient's norm.
+      qp_scope: Whether tensors are corrected together or each by itself.
+    """
+    vectors = [gradients, *rows]
+    stacks = [
+        tf.stack([tf.reshape(vector[k], [-1]) for vector in vectors])
+        for k in range(len(gradients))
+    ]
+    # In float64: rounding could make a matrix of no vectors, and steps longer.
+    wide = [tf.cast(stack, tf.float64) for stack in stacks]
+    products = [tf.matmul(stack, stack, transpose_b=True) for stack in wide]
+    if qp_scope == "global":
+        shared = _coefficients(tf.add_n(products), margin)
+        coefficients = [shared] * len(stacks)
+    else:
+        coefficients = [_coefficients(product, margin) for product in products]
+    return tuple(
+        tf.reshape(
+            _combined(stack, tf.cast(chosen, stack.dtype)),
+            gradient.shape,
+        )
+        for gradient, stack, chosen in zip(gradients, stacks, coefficients, strict=True)
+    )
+
+
+def _combined(stack: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
+    # What has no part in it may hold infinity, and no zero times that is zero.
+    taken = tf.where(coefficients[:, tf.newaxis] > 0, stack, tf.zeros_like(stack))
+    return tf.linalg.matvec(taken, coefficients, transpose_a=True)
+
+
+def _coefficients(products: tf.Tensor, margin: float) -> tf.Tensor:
+    """Returns 1 and the multipliers of the rows, given inner products with g first."""
+    multipliers = cone.solve_few(
+        products[1:, 1:], products[0, 1:], products[0, 0], margin
+    ).multipliers
+    return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
+
+
+def build_gradma_training_client_work(
+    model: tff.learning.models.FunctionalModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    correction: StepCorrection,
+    *,
+    persist_previous: bool = False,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_client_index: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds GradMA's client work.
+
+    A step goes by g~, the vector nearest to the batch's gradient g with <g~, a> >= rho
+    ||g|| ||a|| for every row a: gradients of the same batch at the local weights of the
+    step before and at the server's, and the drift from the server's. Before the first
+    step the previous weights are the server's, so that it is a plain one.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`: the rows are gradients of one
+        batch at several weights.
+      optimizer: The client optimizer.
+      correction: Which rows, rho, and the program's scope.
+      persist_previous: Whether the weights before the first step are those that the
+        client ended its last round with, which it then remembers; the server's in its
+        first round.
+      client_weighting: As in `build_local_training_client_work`.
+      learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_client_index: As in `round_process.build_round_process`.
+
+    Returns:
+      A process typed as `build_local_training_client_work`'s or, with
+      `persist_previous`, as `build_remembering_process`'s.
+
+    Raises:
+      TypeError: If `model` is not a functional model.
+    """
+    if not local_model.is_functional(model):
+        raise TypeError(
+            "Expected a tff.learning.models.FunctionalModel, which has gradients of one "
+            "batch at several weights, found a function."
+        )
+    local_update = local_training.build_local_update(
+        optimizer, learning_rate_decay=learning_rate_decay
+    )
+
+    def train(view, round_num, server_weights, dataset, previous=None):
+        server = local_model.flatten(server_weights)
+        first = server.trainable if previous is None else previous
+        update = local_update(
+            view,
+            round_num,
+            server_weights,
+            dataset,
+            correction.step_gradients(server),
+            correction.first_carry(first),
+        )
+        return update, update.report(view, server_weights, client_weighting)
+
+    if not persist_previous:
+
+        def client_update(view, round_num, server_weights, dataset):
+            return train(view, round_num, server_weights, dataset)[1], {}
+
+        return build_round_process(
+            model,
+            client_update,
+            metrics_aggregator,
+            with_client_index=with_client_index,
+        )
+
+    def remembering_update(view: LocalModel, given: RememberingInput):
+        server = local_model.flatten(given.server_weights).trainable
+        previous = remembered_weights.read(given.row, server)
+        update, report = train(
+            view, given.round_num, given.server_weights, given.dataset, previous
+        )
+        return RememberingReport(report, remembered_weights.row(update))
+
+    return build_remembering_process(
+        model,
+        remembering_update,
+        remembered_weights.specs(model),
+        metrics_aggregator=metrics_aggregator,
+        with_client_index=with_client_index,
+    )

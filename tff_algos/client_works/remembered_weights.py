@@ -1,0 +1,33 @@
+"""The row of a client that remembers the weights it ended its last round with."""
+
+import collections
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import ModelOrFn, Tensors
+from tff_algos.client_works.local_training import LocalUpdate
+
+
+def specs(model: ModelOrFn) -> Any:
+    """Returns what a row is like: whether there are weights yet, and the weights."""
+    return collections.OrderedDict(
+        seen=tf.TensorSpec([], tf.bool), weights=local_model.trainable_specs(model)
+    )
+
+
+def row(update: LocalUpdate) -> Any:
+    """Returns the row of a client that has trained."""
+    return collections.OrderedDict(
+        seen=tf.constant(True), weights=update.final.weights.trainable
+    )
+
+
+def read(row: Any, server: Tensors) -> Tensors:
+    """Returns the weights that a row holds, or in a client's first round `server`."""
+    return tf.nest.map_structure(
+        lambda own, first: tf.where(row["seen"], own, first), row["weights"], server
+    )

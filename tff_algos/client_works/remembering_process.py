@@ -1,0 +1,272 @@
+"""Client work of clients that keep a row of tensors between rounds.
+
+The process has no such rows: each comes in as the client's `memory`, beside its
+examples, and goes out again among the measurements; who drives the process keeps them
+(`simulation.client_memory`). What clients add up to, the server may hold as vectors
+that it shares with all.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators import build_gather_computation
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import (
+    ClientReport,
+    LocalModel,
+    ModelOrFn,
+    Tensors,
+)
+from tff_algos.client_works.round_process import (
+    client_data_type,
+    measurements,
+    read_index,
+    with_index,
+)
+
+
+@attrs.frozen
+class RememberingState:
+    """The server's part of the state.
+
+    Attributes:
+      round_num: int32 [].
+      shared: A tuple of tensors, broadcast to all clients; empty if there are none.
+    """
+
+    round_num: object
+    shared: object
+
+
+@attrs.frozen
+class RememberingInput:
+    """What a client that remembers works with.
+
+    Attributes:
+      round_num: int32 [].
+      server_weights: `tff.learning.models.ModelWeights`.
+      dataset: Its batches.
+      row: What it remembers; zeros in its first round.
+      shared: The server's shared tensors.
+    """
+
+    round_num: tf.Tensor
+    server_weights: tff.learning.models.ModelWeights
+    dataset: tf.data.Dataset
+    row: Any
+    shared: Tensors
+
+
+@attrs.frozen
+class RememberingReport:
+    """What it comes to.
+
+    Attributes:
+      report: The client's report, with `row` and `contribution` among what must be
+        finite.
+      row: What it remembers from now on, if it counts.
+      contribution: What it adds to the sum that changes `shared`, if it counts.
+    """
+
+    report: ClientReport
+    row: Any
+    contribution: Tensors = ()
+
+
+def build_remembering_process(
+    model: ModelOrFn,
+    client_update: Callable[[LocalModel, RememberingInput], RememberingReport],
+    row_specs: Any,
+    *,
+    initial_shared: Callable[[], Tensors] = tuple,
+    next_shared: Callable[[Tensors, Tensors], Tensors] = lambda shared, _: shared,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_client_index: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the process that lets every client work with what it remembers.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
+        returns a `tff.learning.models.VariableModel`.
+      client_update: What a client does.
+      row_specs: A structure of `tf.TensorSpec`s of known shape: one client's row.
+      initial_shared: Makes the shared tensors of the first round.
+      next_shared: From the shared tensors and the sum of the contributions of clients
+        that count to those of the next round. Where they are not finite, the old ones
+        stay, and no client's row changes.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_client_index: Whether updates are `<client_index, update>`, as in
+        `round_process.build_round_process`.
+
+    Returns:
+      A process whose `next` maps `<RememberingState@SERVER, {ModelWeights}@CLIENTS,
+      {<examples=B*, client_index=int32*, memory=row*>}@CLIENTS>` to client results of
+      type `<update, update_weight=float32>@CLIENTS` and the measurements of
+      `build_local_training_client_work`, with `memory` besides: `client_index` int32
+      [S], `accepted` bool [S] and `row` with a leading axis of S, for
+      `simulation.client_memory.ClientMemory.update`.
+    """
+    weights_type = local_model.weights_type(model)
+    row_type = tff.types.tensorflow_to_type(row_specs)
+    data_type = client_data_type(model, memory=tff.SequenceType(row_type))
+    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
+
+    @tff.tensorflow.computation
+    def first_state():
+        return RememberingState(tf.constant(0), initial_shared())
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(first_state, tff.SERVER)
+
+    state_type = first_state.type_signature.result
+
+    @tff.tensorflow.computation(state_type, weights_type, data_type)
+    def client_work(state, server_weights, data):
+        view = local_model.create(model)
+
+        @tf.function
+        def work(state, server_weights, data):
+            zeros = tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), row_specs
+            )
+            row = data["memory"].reduce(zeros, lambda _, own: own)
+            result = client_update(
+                view,
+                RememberingInput(
+                    state.round_num,
+                    server_weights,
+                    data["examples"],
+                    row,
+                    state.shared,
+                ),
+            )
+            report = result.report
+            reported = collections.OrderedDict(
+                client_index=read_index(data),
+                accepted=report.counts_in,
+                row=tf.nest.map_structure(
+                    lambda new, old: tf.where(report.counts_in, new, old),
+                    result.row,
+                    row,
+                ),
+            )
+            contribution = local_model.zero_unless(
+                report.counts_in, result.contribution
+            )
+            outcome = report.result
+            if with_client_index:
+                outcome = with_index(outcome, reported["client_index"])
+            return (
+                outcome,
+                report.metrics,
+                report.counts,
+                reported,
+                contribution,
+            )
+
+        return work(state, server_weights, data)
+
+    *_, reported_type, contribution_type = client_work.type_signature.result
+    gather = build_gather_computation(reported_type)
+
+    @tff.tensorflow.computation(state_type, contribution_type)
+    @tf.function
+    def next_state(state, total):
+        shared = next_shared(state.shared, total)
+        finite = local_model.all_finite(shared) if shared else tf.constant(True)
+        kept = tf.nest.map_structure(
+            lambda new, old: tf.where(finite, new, old), shared, state.shared
+        )
+        return RememberingState(state.round_num + 1, kept), finite
+
+    @tff.tensorflow.computation(gather.type_signature.result.member, np.bool_)
+    def accept_if(rows, finite):
+        accepted = tf.logical_and(rows["accepted"], finite)
+        return collections.OrderedDict(rows, accepted=accepted)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(state, weights, client_data):
+        result, metrics, counts, reported, contribution = tff.federated_map(
+            client_work, (tff.federated_broadcast(state), weights, client_data)
+        )
+        new_state, finite = tff.federated_map(
+            next_state, (state, tff.federated_sum(contribution))
+        )
+        memory = tff.federated_map(accept_if, (gather(reported), finite))
+        return tff.templates.MeasuredProcessOutput(
+            new_state,
+            result,
+            measurements(aggregate_metrics(metrics), counts, memory=memory),
+        )
+
+    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
+
+
+def undo_rejected_rounds(
+    process: tff.learning.templates.LearningProcess,
+) -> tff.learning.templates.LearningProcess:
+    """Makes a rejected round change nothing that is remembered.
+
+    Where the finalizer rejects a round, the model stays; so do then the tensors that
+    the client work's server shares, and no client's row is accepted.
+
+    Args:
+      process: Composed of `build_remembering_process`'s client work and a finalizer
+        that measures `num_rejected_rounds`.
+
+    Returns:
+      A process of the same type.
+    """
+    output_type = process.next.type_signature.result
+    state_type = process.initialize.type_signature.result.member
+    metrics_type = output_type.metrics.member
+
+    @tff.tensorflow.computation(state_type, state_type, metrics_type)
+    @tf.function
+    def undo(old, new, metrics):
+        rejected = metrics["finalizer"]["num_rejected_rounds"] > 0
+        shared = tf.nest.map_structure(
+            lambda before, after: tf.where(rejected, before, after),
+            old.client_work.shared,
+            new.client_work.shared,
+        )
+        work = metrics["client_work"]
+        memory = work["memory"]
+        accepted = tf.logical_and(memory["accepted"], tf.logical_not(rejected))
+        memory = collections.OrderedDict(memory, accepted=accepted)
+        work = collections.OrderedDict(work, memory=memory)
+        return (
+            new._replace(client_work=attrs.evolve(new.client_work, shared=shared)),
+            collections.OrderedDict(metrics, client_work=work),
+        )
+
+    @tff.federated_computation(process.next.type_signature.parameter)
+    def next_fn(state, client_data):
+        output = process.next(state, client_data)
+        new_state, metrics = tff.federated_map(
+            undo, (state, output.state, output.metrics)
+        )
+        return tff.learning.templates.LearningProcessOutput(new_state, metrics)
+
+    return tff.learning.templates.LearningProcess(
+        process.initialize,
+        next_fn,
+        get_model_weights=process.get_model_weights,
+        set_model_weights=process.set_model_weights,
+        get_hparams_fn=process.get_hparams,
+        set_hparams_fn=process.set_hparams,
+    )

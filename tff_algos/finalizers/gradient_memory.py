@@ -1,0 +1,343 @@
+"""GradMA's server update: momentum that opposes none of the remembered updates.
+
+Luo et al., "GradMA: A Gradient-Memory-based Accelerated Federated Learning with
+Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.latest_updates import RowDtype, checked_index
+from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
+from tff_algos.finalizers import row_ownership
+from tff_algos.finalizers.row_ownership import Assignment, Ownership
+from tff_algos.solvers import cone
+
+QpScope = Literal["global", "per_tensor"]
+
+# Rounds after which inner products are computed anew: they are updated with the rows,
+# and rounding adds up.
+_ROUNDS_PER_FRESH_GRAM = 100
+
+
+@attrs.frozen
+class GradientMemoryState:
+    """The state of the finalizer.
+
+    Attributes:
+      optimizer: The state of the optimizer that applies the corrected momentum.
+      momentum: The corrected momentum of the last round, like the trainable weights.
+      rows: Remembered updates, like the trainable weights with a leading axis of m,
+        each over its scale.
+      scales: float64 [m]: so that forgetting changes no row.
+      ownership: Whose they are, a `row_ownership.Ownership`.
+      grams: Inner products of `rows`, float64 [m, m] for each program.
+      num_rounds: int32 [].
+    """
+
+    optimizer: Any
+    momentum: Any
+    rows: Any
+    scales: Any
+    ownership: Any
+    grams: Any
+    num_rounds: Any
+
+
+@attrs.frozen(kw_only=True)
+class GradientMemory:
+    """What the memory is like.
+
+    Attributes:
+      num_clients: N, all clients there are, >= 1.
+      num_rows: m, clients whose updates are remembered, >= 0.
+      momentum: beta_1, in [0, 1).
+      memory_decay: beta_2, factor on remembered updates after every round, in [0, 1].
+      margin: rho, the least cosine of the corrected momentum with a remembered update,
+        relative to the momentum's norm, in (-1, 1).
+      qp_scope: Whether the momentum is corrected as one vector ("global") or each
+        tensor by itself ("per_tensor").
+      row_dtype: Of the remembered updates; None for the weights' own.
+    """
+
+    num_clients: int
+    num_rows: int
+    momentum: float
+    memory_decay: float
+    margin: float = 0.0
+    qp_scope: QpScope = "global"
+    row_dtype: RowDtype | None = None
+
+    def groups(self, count: int) -> list[list[int]]:
+        """Returns which of `count` tensors each quadratic program is about."""
+        if self.qp_scope == "global":
+            return [list(range(count))]
+        return [[number] for number in range(count)]
+
+
+def build_gradient_memory_finalizer(
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    weights_type: tff.Type,
+    memory: GradientMemory,
+) -> tff.learning.templates.FinalizerProcess:
+    """Builds the finalizer that corrects momentum by a memory of clients' updates.
+
+    In a round with updates delta_k of mean u, in this order: rows of the memory D are
+    given to clients (`row_ownership`); D_k = delta_k for new owners, else D_k + delta_k;
+    m = beta_1 * (the last corrected m) + u; the corrected m is the vector nearest to m
+    whose inner product with every row is at least rho * ||m|| * ||row||; the optimizer
+    takes its step by it; all rows are multiplied by beta_2.
+
+    A round whose result is not finite is rejected and changes nothing; one with a
+    `client_index` that is not in [0, N) fails.
+
+    Args:
+      server_optimizer: Applies the corrected momentum; plain SGD of rate eta_g.
+      weights_type: The type of `tff.learning.models.ModelWeights`.
+      memory: Sizes and constants.
+
+    Returns:
+      A process whose state is a `GradientMemoryState` and whose update is that of
+      `aggregators.MeanAndRowsFactory`. Measurements: `num_rejected_rounds` (int32),
+      `update_norm` and `base_update_norm` (float32, of the corrected momentum and
+      before), `qp_fallbacks` (int32, programs whose solution was not accepted: the
+      momentum then stays as it is), `qp_residual` (float32, the largest),
+      `qp_iterations` (int32, of all programs), `num_active_rows` (int32, constraints
+      that bind), `num_memory_rows` (int32, rows with an owner).
+    """
+    trainable_type = weights_type.trainable
+    specs = tff.types.type_to_tf_tensor_specs(trainable_type)
+    num_tensors = len(tf.nest.flatten(specs))
+
+    @tff.tensorflow.computation
+    def first_state():
+        zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
+        rows = tf.nest.map_structure(
+            lambda s: tf.zeros(
+                [memory.num_rows, *s.shape], memory.row_dtype or s.dtype
+            ),
+            specs,
+        )
+        size = memory.num_rows
+        grams = tuple(
+            tf.zeros([size, size], tf.float64) for _ in memory.groups(num_tensors)
+        )
+        return GradientMemoryState(
+            server_optimizer.initialize(specs),
+            zeros,
+            rows,
+            tf.ones([size], tf.float64),
+            row_ownership.nobody(size, memory.num_clients),
+            grams,
+            tf.constant(0),
+        )
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(first_state, tff.SERVER)
+
+    state_type = first_state.type_signature.result
+    update_type = _update_type(specs)
+
+    @tff.tensorflow.computation(state_type, weights_type, update_type)
+    @tf.function
+    def apply(state, weights, update):
+        return _round(server_optimizer, memory, state, weights, update)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.SERVER),
+        tff.FederatedType(update_type, tff.SERVER),
+    )
+    def next_fn(state, weights, update):
+        state, weights, measurements = tff.federated_map(
+            apply, (state, weights, update)
+        )
+        return tff.templates.MeasuredProcessOutput(state, weights, measurements)
+
+    return tff.learning.templates.FinalizerProcess(initialize, next_fn)
+
+
+def _update_type(specs: Any) -> tff.Type:
+    """Returns the type of `MeanAndRowsFactory`'s result for tensors like `specs`."""
+    many = tf.nest.map_structure(
+        lambda s: tf.TensorSpec([None, *s.shape], s.dtype), specs
+    )
+    return tff.types.tensorflow_to_type(
+        collections.OrderedDict(
+            mean=specs,
+            rows=collections.OrderedDict(
+                client_index=tf.TensorSpec([None], tf.int32),
+                weight=tf.TensorSpec([None], tf.float32),
+                update=many,
+            ),
+        )
+    )
+
+
+def _round(optimizer, memory: GradientMemory, state, weights, update):
+    """Returns state, weights and measurements after a round."""
+    gathered = update["rows"]
+    clients = checked_index(gathered["client_index"], memory.num_clients)
+    ownership, assignment = row_ownership.assign(
+        state.ownership, clients, gathered["weight"] > 0
+    )
+    remembered = _remember(memory, state, ownership, assignment, gathered["update"])
+    momentum = tf.nest.map_structure(
+        lambda old, new: memory.momentum * old + new, state.momentum, update["mean"]
+    )
+    corrected, measurements = _correct(memory, remembered, momentum)
+    optimizer_state, trainable = optimizer.next(
+        state.optimizer, weights.trainable, corrected
+    )
+    norm = tf.linalg.global_norm(tf.nest.flatten(corrected))
+    finite = tf.math.is_finite(norm)
+    new_state = attrs.evolve(
+        remembered,
+        optimizer=optimizer_state,
+        momentum=corrected,
+        scales=remembered.scales * memory.memory_decay,
+        num_rounds=state.num_rounds + 1,
+    )
+    state, trainable = tf.nest.map_structure(
+        lambda new, old: tf.where(finite, new, old),
+        (new_state, trainable),
+        (state, weights.trainable),
+    )
+    measurements = collections.OrderedDict(
+        num_rejected_rounds=tf.cast(tf.logical_not(finite), tf.int32),
+        update_norm=tf.cast(norm, tf.float32),
+        **measurements,
+    )
+    weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+    return state, weights, measurements
+
+
+def _remember(
+    memory: GradientMemory,
+    state: GradientMemoryState,
+    ownership: Ownership,
+    assignment: Assignment,
+    updates: Any,
+) -> GradientMemoryState:
+    """Returns the state with this round's updates in their rows."""
+    placed = assignment.rows >= 0
+    slots = tf.boolean_mask(assignment.rows, placed)
+    kept = tf.where(
+        tf.boolean_mask(assignment.is_new, placed),
+        tf.constant(0.0, tf.float64),
+        tf.gather(state.scales, slots),
+    )
+
+    def with_updates(rows, update):
+        new = tf.boolean_mask(update, placed)
+        old = tf.cast(tf.gather(rows, slots), new.dtype)
+        shares = tf.reshape(tf.cast(kept, new.dtype), [-1] + [1] * (len(new.shape) - 1))
+        new += shares * old
+        return tf.tensor_scatter_nd_update(
+            rows, slots[:, tf.newaxis], tf.cast(new, rows.dtype)
+        )
+
+    rows = tf.nest.map_structure(with_updates, state.rows, updates)
+    flat = [_matrix(tensor) for tensor in tf.nest.flatten(rows)]
+    fresh = tf.equal(state.num_rounds % _ROUNDS_PER_FRESH_GRAM, 0)
+    grams = tuple(
+        tf.cond(
+            fresh,
+            lambda tensors=tensors: _sum(gram_matrix(flat[k]) for k in tensors),
+            lambda tensors=tensors, gram=gram: _with_products(
+                gram, slots, _sum(_products(flat[k], slots) for k in tensors)
+            ),
+        )
+        for tensors, gram in zip(memory.groups(len(flat)), state.grams, strict=True)
+    )
+    scales = tf.tensor_scatter_nd_update(
+        state.scales, slots[:, tf.newaxis], tf.ones_like(kept)
+    )
+    return attrs.evolve(
+        state, rows=rows, scales=scales, ownership=ownership, grams=grams
+    )
+
+
+def _matrix(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns rows of any shape as [m, size]; m may be 0."""
+    return tf.reshape(tensor, [tensor.shape[0], tensor.shape[1:].num_elements()])
+
+
+def _sum(tensors) -> tf.Tensor:
+    return tf.add_n(list(tensors))
+
+
+def _products(rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
+    """Returns inner products of some rows with all, float64 [slots, m]."""
+    return gram_matrix(rows, tf.gather(rows, slots))
+
+
+def _with_products(gram: tf.Tensor, slots: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
+    """Returns the Gram matrix with some of its rows, and columns, replaced."""
+    at = slots[:, tf.newaxis]
+    gram = tf.tensor_scatter_nd_update(gram, at, products)
+    gram = tf.tensor_scatter_nd_update(tf.transpose(gram), at, products)
+    return tf.transpose(gram)
+
+
+def _correct(
+    memory: GradientMemory, state: GradientMemoryState, momentum: Any
+) -> tuple[Any, collections.OrderedDict[str, tf.Tensor]]:
+    """Returns the momentum that opposes no row, and measurements."""
+    vectors = tf.nest.flatten(momentum)
+    rows = tf.nest.flatten(state.rows)
+    owned = state.ownership.owners >= 0
+    corrected = list(vectors)
+    solutions = []
+    for tensors, gram in zip(memory.groups(len(rows)), state.grams, strict=True):
+        gram *= state.scales[:, tf.newaxis] * state.scales
+        products = _sum(_dot_rows(rows[k], vectors[k]) for k in tensors) * state.scales
+        square = _sum(_squared_norm(vectors[k]) for k in tensors)
+        solution = cone.solve(gram, products, square, memory.margin, owned)
+        for k in tensors:
+            coefficients = solution.multipliers * state.scales
+            moved = vectors[k] + _combine(coefficients, rows[k], vectors[k])
+            # So that what needs no correction stays as it is, to the bit.
+            active = tf.reduce_any(solution.multipliers > 0)
+            corrected[k] = tf.where(active, moved, vectors[k])
+        solutions.append(solution)
+    measurements = collections.OrderedDict(
+        base_update_norm=tf.cast(tf.linalg.global_norm(vectors), tf.float32),
+        qp_fallbacks=_total(solutions, lambda s: tf.logical_not(s.accepted)),
+        qp_residual=tf.cast(tf.reduce_max([s.residual for s in solutions]), tf.float32),
+        qp_iterations=_total(solutions, lambda s: s.iterations),
+        num_active_rows=_total(
+            solutions, lambda s: tf.math.count_nonzero(s.multipliers)
+        ),
+        num_memory_rows=tf.math.count_nonzero(owned, dtype=tf.int32),
+    )
+    return tf.nest.pack_sequence_as(momentum, corrected), measurements
+
+
+def _total(solutions: Sequence[cone.ConeSolution], count) -> tf.Tensor:
+    return tf.add_n([tf.cast(count(solution), tf.int32) for solution in solutions])
+
+
+def _dot_rows(rows: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+    """Returns inner products of rows with a vector, float64 [m]."""
+    row = tf.reshape(tf.cast(vector, tf.float64), [1, -1])
+    return gram_matrix(_matrix(rows), row)[0]
+
+
+def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
+    flat = tf.reshape(tf.cast(vector, tf.float64), [-1])
+    return tf.tensordot(flat, flat, 1)
+
+
+def _combine(multipliers: tf.Tensor, rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of rows times multipliers, of the dtype of `like`."""
+    return combine_rows(multipliers, tf.cast(rows, like.dtype))
