@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 
 from tasks import adult_file, array_data, download, generated_adult, partition
-from tasks.array_data import Arrays, Division, Source
+from tasks.array_data import Division
+from tasks.array_source import Arrays, Source
 from tasks.models import linear
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.hyperparameters import HyperparameterError, choice

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import attrs
 import numpy as np
 
-from tasks import array_data, generated_images, partition
+from tasks import array_data, array_source, generated_images, partition
 from tasks.models import cifar, normalized
 from tasks.task import DataOptions, TaskEntry
 from tff_algos.block_model import BlockModel
@@ -75,7 +75,7 @@ def preprocess_lrn(images: np.ndarray) -> np.ndarray:
     return array_data.standardised(images, _MIDDLE, _MIDDLE)
 
 
-DATA_SET = array_data.ArrayDataSet(
+DATA_SET = array_source.ArrayDataSet(
     name="cifar10",
     tfds_name="cifar10",
     image_shape=cifar.IMAGE_SHAPE,

@@ -26,6 +26,7 @@ import tensorflow_federated as tff
 
 from tasks import (
     array_data,
+    array_source,
     client_examples,
     download,
     generated_images,
@@ -33,7 +34,8 @@ from tasks import (
     partition,
     sqlite_file,
 )
-from tasks.array_data import Arrays, Division
+from tasks.array_data import Division
+from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.block_model import BlockModel
@@ -186,7 +188,7 @@ def _read_clients(path: str) -> tuple[Arrays, tuple[str, ...], Sequence[np.ndarr
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         found |= {f"x_{split}": images, f"y_{split}": labels}
         sizes[split] = [len(labels) for _, labels in parts]
-    arrays = array_data.checked(path, found, DATA_SET)
+    arrays = array_source.checked(path, found, DATA_SET)
     ends = np.cumsum(sizes["train"])
     train = np.split(np.arange(len(arrays.y_train)), ends[:-1])
     return arrays, client_ids["train"], train
@@ -212,14 +214,14 @@ def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
     return elements["image"], elements["label"].astype(np.int32)
 
 
-DATA_SET = array_data.ArrayDataSet(
+DATA_SET = array_source.ArrayDataSet(
     name="cifar100",
     tfds_name="cifar100",
     image_shape=cifar.IMAGE_SHAPE,
     num_classes=NUM_CLASSES,
     generate=generated_images.tinted_shapes,
     preprocess=preprocess,
-    own_form=array_data.OwnForm(
+    own_form=array_source.OwnForm(
         names=(FILE_NAME,), read=lambda path: _read_clients(path)[0]
     ),
 )

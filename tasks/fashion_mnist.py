@@ -16,7 +16,7 @@ from typing import Literal
 import attrs
 import numpy as np
 
-from tasks import array_data, generated_images, partition
+from tasks import array_data, array_source, generated_images, partition
 from tasks.models import fashion, normalized
 from tasks.task import DataOptions, TaskEntry
 from tff_algos.hyperparameters import choice
@@ -54,7 +54,7 @@ def preprocess(images: np.ndarray) -> np.ndarray:
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
-DATA_SET = array_data.ArrayDataSet(
+DATA_SET = array_source.ArrayDataSet(
     name="fashion_mnist",
     tfds_name="fashion_mnist",
     image_shape=fashion.IMAGE_SHAPE,

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from tasks import adult_file
-from tasks.array_data import Arrays
+from tasks.array_source import Arrays
 from tff_algos.simulation.task import Split
 
 _SPLITS: tuple[Split, ...] = ("train", "test")

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from tasks import generated_glyphs
-from tasks.array_data import Arrays
+from tasks.array_source import Arrays
 from tff_algos.simulation.task import Split
 
 NUM_CLASSES = 10

@@ -15,7 +15,7 @@ from typing import Literal
 import attrs
 import numpy as np
 
-from tasks import array_data, generated_images, partition
+from tasks import array_data, array_source, generated_images, partition
 from tasks.models import image, normalized
 from tasks.task import DataOptions, TaskEntry
 from tff_algos.hyperparameters import choice
@@ -58,7 +58,7 @@ def preprocess_standardised(images: np.ndarray) -> np.ndarray:
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
-DATA_SET = array_data.ArrayDataSet(
+DATA_SET = array_source.ArrayDataSet(
     name="mnist",
     tfds_name="mnist",
     image_shape=image.IMAGE_SHAPE,

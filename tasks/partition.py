@@ -217,7 +217,8 @@ def _divide_by_proportions(
     for label in np.unique(labels[rest]):
         members = rest[labels[rest] == label]
         shares = rng.dirichlet(np.full(num_clients, spec.concentration))
-        ends = (np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        # Rounded down, the last client would have the examples of all remainders.
+        ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         for part, taken in zip(parts, np.split(members, ends), strict=True):
             part.append(taken)
     return [np.concatenate(part) for part in parts]

@@ -19,7 +19,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow_federated as tff
 
 from tasks import client_examples, download, generated_words
-from tasks.array_data import Source
+from tasks.array_source import Source
 from tasks.models import text
 from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos.hyperparameters import AT_LEAST_ONE, choice, hparam

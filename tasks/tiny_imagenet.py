@@ -19,12 +19,13 @@ from absl import logging
 
 from tasks import (
     array_data,
+    array_source,
     download,
     generated_images,
     partition,
     tiny_imagenet_file,
 )
-from tasks.array_data import Arrays
+from tasks.array_source import Arrays
 from tasks.models import normalized
 from tasks.task import DataOptions, TaskEntry
 from tff_algos.hyperparameters import choice
@@ -128,14 +129,14 @@ def _write_npz(path: str, arrays: Arrays) -> None:
             os.remove(partial)
 
 
-DATA_SET = array_data.ArrayDataSet(
+DATA_SET = array_source.ArrayDataSet(
     name="tiny_imagenet",
     tfds_name=None,
     image_shape=tiny_imagenet_file.IMAGE_SHAPE,
     num_classes=LAYOUT.num_classes,
     generate=generated_images.large_tinted_shapes,
     preprocess=preprocess,
-    own_form=array_data.OwnForm(
+    own_form=array_source.OwnForm(
         names=(tiny_imagenet_file.FOLDER, ARCHIVE.name),
         read=_read,
         obtain=lambda cache_dir: download.obtain_published(ARCHIVE, cache_dir),

@@ -19,7 +19,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-from tasks.array_data import Arrays
+from tasks.array_source import Arrays
 from tasks.task import TaskError
 
 FOLDER = "tiny-imagenet-200"

@@ -157,6 +157,18 @@ def test_an_earlier_checkpoint_has_its_own_rows(tmp_path):
     assert numbers(tmp_path / "broken") == expected
 
 
+def test_a_broken_earlier_checkpoint_does_not_stop_the_newest(tmp_path):
+    expected = uninterrupted("scaffold", tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        runner.run(make_spec("scaffold", tmp_path / "broken", dies_in_round=6))
+    broken = tmp_path / "broken" / "checkpoints" / "round_2"
+    for part in broken.rglob("*"):
+        if part.is_file():
+            part.write_bytes(b"")
+    runner.run(make_spec("scaffold", tmp_path / "broken"))
+    assert numbers(tmp_path / "broken") == expected
+
+
 def cohort_sizes(dropout, num_rounds=400):
     stage = make_spec("mifam", "unused").stages[0]
     stage = attrs.evolve(stage, clients_per_round=6)

@@ -9,7 +9,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tasks import array_data
+from tasks import array_data, array_source
 from tasks.models import image
 from tasks.task import DataOptions, TaskError
 
@@ -29,7 +29,7 @@ def _arrays(num_train=60, num_test=30, shape=(28, 28, 1)):
 def _generate(num_train=90):
     found = _arrays(num_train)
     labels = {key: found[key].astype(np.int32) for key in ("y_train", "y_test")}
-    return array_data.Arrays(**{**found, **labels})
+    return array_source.Arrays(**{**found, **labels})
 
 
 def _preprocess(images):
@@ -38,7 +38,7 @@ def _preprocess(images):
 
 @pytest.fixture
 def data_set():
-    return array_data.ArrayDataSet(
+    return array_source.ArrayDataSet(
         name="toy",
         tfds_name="mnist",
         image_shape=(28, 28, 1),
@@ -63,7 +63,7 @@ class TestNpz:
     @pytest.mark.parametrize("data", ["auto", "tff"])
     def test_is_the_real_data_set(self, data, data_set, tmp_path):
         _save(tmp_path)
-        source, arrays, notice = array_data.load_arrays(
+        source, arrays, notice = array_source.load_arrays(
             data_set, _options(tmp_path, data)
         )
         assert source == "tff" and notice is None
@@ -80,7 +80,7 @@ class TestNpz:
             y_test=found["y_test"].astype(dtype)[:, np.newaxis],
             writer_train=np.zeros(60),
         )
-        _, arrays, _ = array_data.load_arrays(data_set, _options(tmp_path))
+        _, arrays, _ = array_source.load_arrays(data_set, _options(tmp_path))
         np.testing.assert_array_equal(arrays.x_train, found["x_train"])
         np.testing.assert_array_equal(arrays.y_test, found["y_test"])
         assert arrays.y_test.dtype == np.int32
@@ -89,7 +89,7 @@ class TestNpz:
         colours = attrs.evolve(data_set, image_shape=(28, 28, 3))
         _save(tmp_path, **_arrays(shape=(28, 28)))
         with pytest.raises(TaskError, match=r"\[60, 28, 28\], not \[n, 28, 28, 3\];"):
-            array_data.load_arrays(colours, _options(tmp_path))
+            array_source.load_arrays(colours, _options(tmp_path))
 
     @pytest.mark.parametrize(
         ("changes", "problem"),
@@ -117,7 +117,7 @@ class TestNpz:
     def test_what_is_wrong_is_said(self, changes, problem, data, data_set, tmp_path):
         path = _save(tmp_path, **changes)
         with pytest.raises(TaskError, match=problem) as error:
-            array_data.load_arrays(data_set, _options(tmp_path, data))
+            array_source.load_arrays(data_set, _options(tmp_path, data))
         message = str(error.value)
         assert message.startswith(f"{path} is no toy data set: ")
         assert "--data=generated" in message and "\n" not in message
@@ -145,12 +145,12 @@ class TestNpz:
         path = _save(tmp_path)
         spoil(path)
         with pytest.raises(TaskError, match=f"toy.npz is no toy .*({problem})"):
-            array_data.load_arrays(data_set, _options(tmp_path))
+            array_source.load_arrays(data_set, _options(tmp_path))
 
 
 class TestGenerated:
     def test_when_nothing_is_there(self, data_set, tmp_path):
-        source, arrays, notice = array_data.load_arrays(data_set, _options(tmp_path))
+        source, arrays, notice = array_source.load_arrays(data_set, _options(tmp_path))
         assert source == "generated" and len(arrays.y_train) == 90
         assert notice.startswith(f"--data=auto found no {tmp_path / 'toy.npz'} and no ")
         assert notice.endswith("real data set; --data=tff downloads the real one.")
@@ -158,7 +158,7 @@ class TestGenerated:
 
     def test_when_it_is_asked_for(self, data_set, tmp_path):
         _save(tmp_path)
-        found = array_data.load_arrays(data_set, _options(tmp_path, "generated"))
+        found = array_source.load_arrays(data_set, _options(tmp_path, "generated"))
         assert found[0] == "generated" and found[2] is None
 
     def test_without_a_folder_of_the_data_set_tfds_is_not_asked(
@@ -168,14 +168,14 @@ class TestGenerated:
             raise AssertionError("asked")
 
         monkeypatch.setattr(array_data, "_builder", refuse)
-        assert array_data.load_arrays(data_set, _options(tmp_path))[0] == "generated"
+        assert array_source.load_arrays(data_set, _options(tmp_path))[0] == "generated"
 
     def test_a_data_set_that_tfds_lacks(self, data_set, tmp_path):
         own = attrs.evolve(data_set, tfds_name=None)
-        _, _, notice = array_data.load_arrays(own, _options(tmp_path))
+        _, _, notice = array_source.load_arrays(own, _options(tmp_path))
         assert notice.endswith("not the real data set.")
         with pytest.raises(TaskError, match="--data=tff: toy cannot be .*put toy.npz"):
-            array_data.load_arrays(own, _options(tmp_path, "tff"))
+            array_source.load_arrays(own, _options(tmp_path, "tff"))
 
 
 class TestOwnForm:
@@ -185,21 +185,21 @@ class TestOwnForm:
     def own(self, data_set):
         def read(path):
             size = int(pathlib.Path(path).read_text())
-            return array_data.checked(path, _arrays(num_train=size), data_set)
+            return array_source.checked(path, _arrays(num_train=size), data_set)
 
         def obtain(cache_dir):
             path = pathlib.Path(cache_dir) / "toy.b"
             path.write_text("48")
             return str(path)
 
-        form = array_data.OwnForm(names=("toy.a", "toy.b"), read=read, obtain=obtain)
+        form = array_source.OwnForm(names=("toy.a", "toy.b"), read=read, obtain=obtain)
         return attrs.evolve(data_set, tfds_name=None, own_form=form)
 
     @pytest.mark.parametrize("data", ["auto", "tff"])
     def test_the_first_file_that_is_there_is_read(self, data, own, tmp_path):
         for name, size in (("toy.b", 33), ("toy.a", 36)):
             (tmp_path / name).write_text(str(size))
-            source, arrays, notice = array_data.load_arrays(
+            source, arrays, notice = array_source.load_arrays(
                 own, _options(tmp_path, data)
             )
             assert source == "tff" and notice is None
@@ -208,16 +208,16 @@ class TestOwnForm:
     def test_an_npz_file_comes_before_it(self, own, tmp_path):
         (tmp_path / "toy.a").write_text("36")
         _save(tmp_path)
-        assert len(array_data.load_arrays(own, _options(tmp_path))[1].y_train) == 60
+        assert len(array_source.load_arrays(own, _options(tmp_path))[1].y_train) == 60
 
     def test_it_is_downloaded_only_where_that_is_asked_for(self, own, tmp_path):
-        source, _, notice = array_data.load_arrays(own, _options(tmp_path))
+        source, _, notice = array_source.load_arrays(own, _options(tmp_path))
         assert source == "generated" and not list(tmp_path.iterdir())
         for missing in ("toy.npz", "toy.a", "toy.b"):
             assert f"no {missing}" in notice or f"/{missing}" in notice
         assert "tensorflow-datasets" not in notice
         assert notice.endswith("--data=tff downloads the real one.")
-        _, arrays, _ = array_data.load_arrays(own, _options(tmp_path, "tff"))
+        _, arrays, _ = array_source.load_arrays(own, _options(tmp_path, "tff"))
         assert len(arrays.y_train) == 48
 
     def test_without_a_download_of_its_own_tfds_is_asked(
@@ -229,14 +229,14 @@ class TestOwnForm:
         monkeypatch.setattr(array_data, "_obtain_from_tfds", obtain)
         form = attrs.evolve(own.own_form, obtain=None)
         both = attrs.evolve(own, tfds_name="mnist", own_form=form)
-        _, arrays, _ = array_data.load_arrays(both, _options(tmp_path, "tff"))
+        _, arrays, _ = array_source.load_arrays(both, _options(tmp_path, "tff"))
         assert len(arrays.y_train) == 7
 
     def test_what_is_wrong_names_the_file(self, own, tmp_path):
         (tmp_path / "toy.a").write_text("0")
         message = r"toy.a is no toy data set: x_train has shape \[0, .*--data=generated"
         with pytest.raises(TaskError, match=message):
-            array_data.load_arrays(own, _options(tmp_path))
+            array_source.load_arrays(own, _options(tmp_path))
 
 
 def _elements(self, split, decoders=None, read_config=None, shuffle_files=False):
@@ -312,7 +312,7 @@ class _FailingBuilder:
 class TestTfds:
     def test_tff_reads_what_it_prepares(self, data_set, tmp_path):
         with tfds.testing.mock_data(as_dataset_fn=_elements):
-            source, arrays, notice = array_data.load_arrays(
+            source, arrays, notice = array_source.load_arrays(
                 data_set, _options(tmp_path, "tff")
             )
         assert source == "tff" and notice is None
@@ -328,13 +328,13 @@ class TestTfds:
                 TaskError, match=r"cannot read .*mnist.* has label 2.*remove"
             ),
         ):
-            array_data.load_arrays(two, _options(tmp_path, "tff"))
+            array_source.load_arrays(two, _options(tmp_path, "tff"))
 
     def test_auto_does_not_prepare(self, data_set, tmp_path, monkeypatch):
         (tmp_path / "mnist").mkdir()
         builder = _FailingBuilder(AssertionError("downloads"), [False])
         monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
-        assert array_data.load_arrays(data_set, _options(tmp_path))[0] == "generated"
+        assert array_source.load_arrays(data_set, _options(tmp_path))[0] == "generated"
 
     @pytest.mark.parametrize(
         "error", [ConnectionError("no\nroute"), ValueError("x"), AssertionError("x")]
@@ -344,7 +344,7 @@ class TestTfds:
         builder = _FailingBuilder(error, [False, False])
         monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
         with pytest.raises(TaskError) as raised:
-            array_data.load_arrays(data_set, _options(tmp_path, "tff"))
+            array_source.load_arrays(data_set, _options(tmp_path, "tff"))
         message = str(raised.value)
         assert f"cannot download and prepare mnist in {tmp_path}" in message
         assert "no route" in message or "(x)" in message
@@ -355,7 +355,7 @@ class TestTfds:
         builder = _FailingBuilder(ValueError("long " * 999), [False])
         monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
         with pytest.raises(TaskError) as raised:
-            array_data.load_arrays(data_set, _options(tmp_path, "tff"))
+            array_source.load_arrays(data_set, _options(tmp_path, "tff"))
         assert len(str(raised.value)) < 700
 
     def test_another_process_prepared_it_meanwhile(
@@ -365,12 +365,12 @@ class TestTfds:
         builder = _FailingBuilder(OSError("Directory not empty"), [False, True])
         monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
         monkeypatch.setattr(array_data, "_read_splits", lambda builder: _arrays())
-        assert array_data.load_arrays(data_set, _options(tmp_path, "tff"))[0] == "tff"
+        assert array_source.load_arrays(data_set, _options(tmp_path, "tff"))[0] == "tff"
 
     def test_prepared_once_it_is_found(self, data_set, toy_builder, tmp_path):
         toy = attrs.evolve(data_set, tfds_name="toy")
-        _, prepared, _ = array_data.load_arrays(toy, _options(tmp_path, "tff"))
-        source, arrays, notice = array_data.load_arrays(toy, _options(tmp_path))
+        _, prepared, _ = array_source.load_arrays(toy, _options(tmp_path, "tff"))
+        source, arrays, notice = array_source.load_arrays(toy, _options(tmp_path))
         assert source == "tff" and notice is None
         order = np.argsort(arrays.x_train[:, 0, 0, 0])
         np.testing.assert_array_equal(arrays.x_train[order], _arrays()["x_train"])
@@ -383,20 +383,20 @@ class TestTfds:
         toy = attrs.evolve(data_set, tfds_name="toy")
         toy_builder.interrupted = True
         with pytest.raises(KeyboardInterrupt):
-            array_data.load_arrays(toy, _options(tmp_path, "tff"))
+            array_source.load_arrays(toy, _options(tmp_path, "tff"))
         assert (tmp_path / "toy").is_dir()
-        assert array_data.load_arrays(toy, _options(tmp_path))[0] == "generated"
+        assert array_source.load_arrays(toy, _options(tmp_path))[0] == "generated"
         toy_builder.interrupted = False
-        assert array_data.load_arrays(toy, _options(tmp_path, "tff"))[0] == "tff"
+        assert array_source.load_arrays(toy, _options(tmp_path, "tff"))[0] == "tff"
 
     def test_a_damaged_preparation_is_an_error(self, data_set, toy_builder, tmp_path):
         toy = attrs.evolve(data_set, tfds_name="toy")
-        array_data.load_arrays(toy, _options(tmp_path, "tff"))
+        array_source.load_arrays(toy, _options(tmp_path, "tff"))
         (shard,) = tmp_path.glob("toy/1.0.0/*-train.tfrecord*")
         shard.write_bytes(shard.read_bytes()[:-30])
         for data in ("auto", "tff"):
             with pytest.raises(TaskError, match=r"cannot read .*toy.*remove that fold"):
-                array_data.load_arrays(toy, _options(tmp_path, data))
+                array_source.load_arrays(toy, _options(tmp_path, data))
 
 
 def _task(data_set, tmp_path, text="iid:4", seed=0):

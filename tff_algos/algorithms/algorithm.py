@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, finalizers
-from tff_algos.client_works import local_model
+from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
@@ -433,5 +433,5 @@ def compose(
 def _has_statistics(update_type: tff.Type) -> bool:
     return (
         isinstance(update_type, tff.StructWithPythonType)
-        and update_type.python_container is local_model.UpdateWithStatistics
+        and update_type.python_container is client_report.UpdateWithStatistics
     )

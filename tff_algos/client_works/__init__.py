@@ -3,7 +3,7 @@
 Every process here composes with TFF's own distributors, aggregators and
 finalizers, takes a `tff.learning.models.FunctionalModel` or a no-argument
 function that returns a `tff.learning.models.VariableModel`, and treats invalid
-clients alike (`local_model.report`).
+clients alike (`client_report.report`).
 """
 
 from tff_algos.client_works.agnostic_training import (

@@ -10,7 +10,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
+from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
 from tff_algos.client_works.round_process import measurements
 
@@ -106,7 +106,7 @@ def build_full_gradient_client_work(
         @tf.function
         def gradient(server_weights, dataset):
             state = mean_gradient(view, local_model.flatten(server_weights), dataset)
-            report = local_model.report(
+            report = client_report.report(
                 view,
                 server_weights,
                 state.gradient_sum,

@@ -16,7 +16,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
+from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.local_model import (
     BatchResult,
     LocalModel,
@@ -205,9 +205,9 @@ class LocalUpdate:
         server_weights: tff.learning.models.ModelWeights,
         client_weighting: tff.learning.ClientWeighting,
         *also_finite: object,
-    ) -> local_model.ClientReport:
-        """Returns the client's report; see `local_model.report`."""
-        return local_model.report(
+    ) -> client_report.ClientReport:
+        """Returns the client's report; see `client_report.report`."""
+        return client_report.report(
             model,
             server_weights,
             self.delta,

@@ -15,7 +15,12 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model, passes, unrolled_training
+from tff_algos.client_works import (
+    client_report,
+    local_model,
+    passes,
+    unrolled_training,
+)
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
 from tff_algos.client_works.local_training import (
     decay_learning_rate,
@@ -216,7 +221,7 @@ def build_meta_gradient_client_work(
         update, norm = final.gradient, tf.linalg.global_norm(final.gradient)
         if gradient_clip_norm is not None:
             update, _ = tf.clip_by_global_norm(update, gradient_clip_norm, norm)
-        report = local_model.report(
+        report = client_report.report(
             model,
             server_weights,
             tuple(update),

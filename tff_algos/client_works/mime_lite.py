@@ -8,7 +8,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
+from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import (
@@ -118,7 +118,7 @@ def build_mime_lite_client_work(
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
             )
-            report = local_model.report(
+            report = client_report.report(
                 view,
                 server_weights,
                 delta,

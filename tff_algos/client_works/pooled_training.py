@@ -5,7 +5,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
+from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import train
 from tff_algos.client_works.round_process import measurements
@@ -58,7 +58,7 @@ def build_pooled_training_client_work(
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
             )
-            report = local_model.report(
+            report = client_report.report(
                 view,
                 server_weights,
                 delta,

@@ -20,8 +20,8 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators import build_gather_computation
 from tff_algos.client_works import local_model
+from tff_algos.client_works.client_report import ClientReport
 from tff_algos.client_works.local_model import (
-    ClientReport,
     LocalModel,
     ModelOrFn,
     Tensors,

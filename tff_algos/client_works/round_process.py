@@ -13,11 +13,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
+from tff_algos.client_works.client_report import ClientReport, UpdateWithStatistics
 from tff_algos.client_works.local_model import (
-    ClientReport,
     LocalModel,
     ModelOrFn,
-    UpdateWithStatistics,
 )
 
 ClientUpdate = Callable[

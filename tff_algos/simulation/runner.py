@@ -4,6 +4,7 @@ Knows no algorithm by name: it drives any `tff.learning` process, ours or TFF's.
 """
 
 import contextlib
+import functools
 import pathlib
 import resource
 import time
@@ -270,15 +271,18 @@ class _Training:
         """Returns a checkpoint's state; the clients' memory goes back to it."""
         template = self._spec.stages[stage_index].process.initialize()
         memory_template = None if self._memory is None else self._memory.save()
-        loaded = [
-            self._checkpoints.load(version, template, memory_template)
-            for version in self._checkpoints.rounds()
-            if version == rounds_done
-            or (self._memory is not None and version < rounds_done)
-        ]
-        *earlier, (state, memory) = loaded
+        load = functools.partial(
+            self._checkpoints.load, like=template, memory_like=memory_template
+        )
+        state, memory = load(rounds_done)
         if self._memory is not None:
-            self._memory.restore(memory, [saved for _, saved in earlier])
+            earlier = []
+            for version in self._checkpoints.rounds():
+                # One that cannot be read can never be gone back to: it needs no rows.
+                with contextlib.suppress(ResumeError):
+                    if version < rounds_done:
+                        earlier.append(load(version)[1])
+            self._memory.restore(memory, earlier)
         return state
 
     def save(self) -> None:

@@ -1,0 +1,333 @@
+"""Reads data sets that come as whole arrays, above all of images.
+
+The real ones are the user's own `<name>.npz` in the cache folder, files there of a form
+of the data set's own, or what tensorflow-datasets has prepared there.
+"""
+
+import contextlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from tasks import download
+from tasks.task import DataOptions, TaskError
+
+Source = Literal["tff", "generated"]
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_MAX_REASON = 300
+_READ_BATCH_SIZE = 4096
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Arrays:
+    """A data set, as it is stored.
+
+    Attributes:
+      x_train: uint8 [n, ...]; of images [n, height, width, channels].
+      y_train: int32 [n], labels in [0, classes).
+      x_test: uint8 [m, ...], the same.
+      y_test: int32 [m]; every label of `y_train` is among them.
+    """
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+@attrs.frozen(kw_only=True)
+class OwnForm:
+    """Files or folders that a data set comes in besides those that are read for any.
+
+    Attributes:
+      names: What they are called in the cache folder; each is the whole data set, the
+        first one there is read.
+      read: From a path to the arrays; raises `TaskError`.
+      obtain: From `--cache_dir` to a path, downloading what is missing; raises
+        `TaskError`. None where tensorflow-datasets downloads.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[str], Arrays]
+    obtain: Callable[[str | None], str] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ArrayDataSet:
+    """What is known of an image data set before it is read.
+
+    Attributes:
+      name: The `--task` name, and the stem of the npz file's name.
+      tfds_name: Its name in tensorflow-datasets (features "image" and "label",
+        splits "train" and "test"), or None if it is not there.
+      image_shape: Height, width and channels.
+      num_classes: Labels are in [0, num_classes).
+      generate: Makes the stand-in.
+      preprocess: From uint8 [n, height, width, channels] to what the model takes,
+        float32 of the same shape.
+      own_form: Other files that it may come in.
+    """
+
+    name: str
+    tfds_name: str | None
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    generate: Callable[[], Arrays]
+    preprocess: Callable[[np.ndarray], np.ndarray]
+    own_form: OwnForm | None = None
+
+
+def load_arrays(
+    data_set: ArrayDataSet, data_options: DataOptions
+) -> tuple[Source, Arrays, str | None]:
+    """Returns the real data set or its stand-in, as `--data` asks for.
+
+    An npz file in the cache folder comes first, the data set's own form second, what
+    tensorflow-datasets has prepared there third. "auto" takes whichever is there and
+    never downloads; "tff" downloads what is missing.
+
+    Args:
+      data_set: The data set.
+      data_options: Real data or the stand-in.
+
+    Returns:
+      The source ("tff" for the real data set), the arrays, and a line that the
+      user must see, or None.
+
+    Raises:
+      TaskError: If the real data set is wanted and cannot be had, or the one that
+        is there is not what it should be (never replaced silently by the stand-in).
+    """
+    if data_options.data == "generated":
+        return "generated", data_set.generate(), None
+    folder = download.cache_folder(data_options.cache_dir)
+    path = npz_path(data_set, data_options.cache_dir)
+    if os.path.exists(path):
+        return "tff", read_npz(path, data_set), None
+    own_path = _find_own_form(data_set, data_options)
+    if own_path is not None:
+        return "tff", data_set.own_form.read(own_path), None
+    if data_options.data == "tff" or _is_prepared(data_set, folder):
+        return "tff", _obtain_from_tfds(data_set, folder), None
+    return "generated", data_set.generate(), _stand_in_notice(data_set, path, folder)
+
+
+def _find_own_form(data_set: ArrayDataSet, data_options: DataOptions) -> str | None:
+    """Returns the path of what is there, or downloaded where that is asked for."""
+    form, cache_dir = data_set.own_form, data_options.cache_dir
+    if form is None:
+        return None
+    for name in form.names:
+        path = download.cached_path(name, cache_dir)
+        if os.path.exists(path):
+            return path
+    if data_options.data == "tff" and form.obtain is not None:
+        return form.obtain(cache_dir)
+    return None
+
+
+def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
+    """Returns the line that says what was looked for, and how to get it."""
+    form, missing = data_set.own_form, [path]
+    if form is not None:
+        missing += form.names
+    if data_set.tfds_name is not None:
+        missing.append("data set prepared by tensorflow-datasets")
+    notice = (
+        f"--data=auto found no {' and no '.join(missing)} in {folder}, so the "
+        "generated stand-in is used, not the real data set"
+    )
+    if data_set.tfds_name is not None or (form is not None and form.obtain is not None):
+        notice += "; --data=tff downloads the real one"
+    return f"{notice}."
+
+
+def npz_path(data_set: ArrayDataSet, cache_dir: str | None = None) -> str:
+    """Returns where the user's own copy of the data set belongs."""
+    return download.cached_path(f"{data_set.name}.npz", cache_dir)
+
+
+def read_npz(path: str, data_set: ArrayDataSet) -> Arrays:
+    """Reads a data set file: x_train, y_train, x_test, y_test, as Keras names them.
+
+    Images are uint8 [n, height, width, channels], the last axis may be left out
+    where there is one channel; labels are integers [n] or [n, 1].
+
+    Raises:
+      TaskError: If the file cannot be read or holds anything else.
+    """
+    with _naming(path, data_set):
+        return _as_arrays(_load_npz(path), data_set)
+
+
+def checked(path: str, found: Mapping[str, Any], data_set: ArrayDataSet) -> Arrays:
+    """Returns arrays that were found in some other file, checked like an npz file's.
+
+    Args:
+      path: The file, for the error's message.
+      found: `x_train`, `y_train`, `x_test` and `y_test`, as `read_npz` takes them.
+      data_set: What they should be.
+
+    Raises:
+      TaskError: If they are anything else.
+    """
+    with _naming(path, data_set):
+        return _as_arrays(found, data_set)
+
+
+@contextlib.contextmanager
+def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
+    """Turns what is wrong with arrays into an error that names their file."""
+    try:
+        yield
+    except _Unfit as problem:
+        raise TaskError(
+            f"{path} is no {data_set.name} data set: {problem}; replace or remove it, "
+            "or use --data=generated."
+        ) from problem
+
+
+class _Unfit(Exception):
+    """What is wrong with arrays, in a few words."""
+
+
+def _load_npz(path: str) -> dict[str, np.ndarray]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise _Unfit("it holds one array, not four by name")
+        with file:
+            missing = [key for key in _KEYS if key not in file]
+            if missing:
+                raise _Unfit(f"it lacks {', '.join(missing)}")
+            return {key: file[key] for key in _KEYS}
+    except (
+        EOFError,
+        # What zipfile raises for a compression that it does not know.
+        NotImplementedError,
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise _Unfit(f"it cannot be read ({_one_line(error)})") from error
+
+
+def _as_arrays(found: Mapping[str, np.ndarray], data_set: ArrayDataSet) -> Arrays:
+    """Checks and unifies arrays by the names of `_KEYS`; raises `_Unfit`."""
+    whole = {}
+    for split in ("train", "test"):
+        x_name, y_name = f"x_{split}", f"y_{split}"
+        x = whole[x_name] = _images(x_name, found[x_name], data_set.image_shape)
+        y = whole[y_name] = _labels(y_name, found[y_name], data_set.num_classes)
+        if len(x) != len(y):
+            raise _Unfit(f"{x_name} has {len(x)} examples, {y_name} has {len(y)}")
+    missing = np.setdiff1d(whole["y_train"], whole["y_test"])
+    if len(missing):
+        # Clients' own test sets could not have their training examples' labels.
+        raise _Unfit(f"y_test lacks label {missing[0]}, which y_train has")
+    return Arrays(**whole)
+
+
+def _images(name: str, found: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    if found.dtype != np.uint8:
+        raise _Unfit(f"{name} is {found.dtype}, not uint8")
+    valid = [shape, shape[:-1]] if shape[-1] == 1 else [shape]
+    if found.shape[1:] not in valid or not len(found):
+        expected = " or ".join(f"[n, {', '.join(map(str, one))}]" for one in valid)
+        raise _Unfit(f"{name} has shape {list(found.shape)}, not {expected}")
+    return np.ascontiguousarray(found).reshape(-1, *shape)
+
+
+def _labels(name: str, found: np.ndarray, num_classes: int) -> np.ndarray:
+    if not np.issubdtype(found.dtype, np.integer):
+        raise _Unfit(f"{name} is {found.dtype}, not integers")
+    if found.ndim == 0 or found.shape[1:] not in ((), (1,)):
+        raise _Unfit(f"{name} has shape {list(found.shape)}, not [n] or [n, 1]")
+    lowest, highest = found.min(initial=0), found.max(initial=0)
+    if lowest < 0 or highest >= num_classes:
+        wrong = lowest if lowest < 0 else highest
+        raise _Unfit(f"{name} has label {wrong}, not in [0, {num_classes})")
+    return found.reshape(-1).astype(np.int32)
+
+
+def _is_prepared(data_set: ArrayDataSet, folder: str) -> bool:
+    if data_set.tfds_name is None:
+        return False
+    # Without it nothing is prepared, and the import takes a while.
+    if not os.path.isdir(os.path.join(folder, data_set.tfds_name)):
+        return False
+    return _builder(data_set, folder).is_prepared()
+
+
+def _builder(data_set: ArrayDataSet, folder: str) -> Any:
+    """Returns the `tfds.core.DatasetBuilder`."""
+    import tensorflow_datasets as tfds  # Slow, and rarely needed.
+
+    return tfds.builder(data_set.tfds_name, data_dir=folder)
+
+
+def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
+    """Downloads and prepares what is missing, and reads it.
+
+    tensorflow-datasets prepares in a folder of another name, which it renames once
+    it is whole: an interrupted preparation does not pass for a good one.
+    """
+    if data_set.tfds_name is None:
+        raise TaskError(
+            f"--data=tff: {data_set.name} cannot be downloaded; {_remedy(data_set)}"
+        )
+    builder = _prepared(data_set, folder)
+    try:
+        return _as_arrays(_read_splits(builder), data_set)
+    except Exception as error:
+        raise TaskError(
+            f"cannot read {builder.data_dir} ({_one_line(error)}): remove that folder "
+            "and use --data=tff, which prepares it anew, or use --data=generated."
+        ) from error
+
+
+def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
+    """Returns a builder whose data set is there."""
+    try:
+        builder = _builder(data_set, folder)
+        if not builder.is_prepared():
+            builder.download_and_prepare()
+        return builder
+    # Whatever a download, its unpacking or the disk may raise.
+    except Exception as error:
+        # Another process may have come first with the same data set.
+        if isinstance(error, OSError) and _is_prepared(data_set, folder):
+            return _builder(data_set, folder)
+        raise TaskError(
+            f"tensorflow-datasets cannot download and prepare {data_set.tfds_name} in "
+            f"{folder} ({_one_line(error)}): try again; or {_remedy(data_set)}"
+        ) from error
+
+
+def _remedy(data_set: ArrayDataSet) -> str:
+    return (
+        f"put {data_set.name}.npz (arrays {', '.join(_KEYS)}) into --cache_dir, or use "
+        "--data=generated, which needs no download."
+    )
+
+
+def _read_splits(builder: Any) -> dict[str, np.ndarray]:
+    found = {}
+    for split in ("train", "test"):
+        elements = builder.as_dataset(split=split, shuffle_files=False)
+        batches = list(elements.batch(_READ_BATCH_SIZE).as_numpy_iterator())
+        found[f"x_{split}"] = np.concatenate([batch["image"] for batch in batches])
+        found[f"y_{split}"] = np.concatenate([batch["label"] for batch in batches])
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

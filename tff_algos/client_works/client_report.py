@@ -1,0 +1,119 @@
+"""What clients report at the end of their work, and which of them do not count."""
+
+import collections
+from typing import Any
+
+import attrs
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_model
+from tff_algos.client_works.local_model import LocalModel, Tensors
+
+
+def client_weight(
+    weighting: tff.learning.ClientWeighting, num_examples: tf.Tensor
+) -> tf.Tensor:
+    """Returns a client's aggregation weight, float32 []; 0 without examples."""
+    if weighting == tff.learning.ClientWeighting.UNIFORM:
+        return tf.cast(num_examples > 0, tf.float32)
+    return tf.cast(num_examples, tf.float32)
+
+
+@attrs.frozen
+class UpdateWithStatistics:
+    """The update of a model whose non-trainable weights are statistics of examples.
+
+    Attributes:
+      update: As of other models, like the trainable weights.
+      statistics: The floating point tensors among the non-trainable weights after the
+        client's work, a tuple; batch normalisation's moving means and variances.
+      num_examples: How many examples they are of, float32 []; 0 if the client does not
+        count.
+    """
+
+    update: Any
+    statistics: Any
+    num_examples: Any
+
+
+@attrs.frozen
+class ClientReport:
+    """What one client reports at the end of its work.
+
+    Attributes:
+      result: The `tff.learning.templates.ClientResult`; zeros of weight zero if the
+        client does not count.
+      metrics: Its unfinalized metrics.
+      counts: `num_non_finite_clients` and `num_empty_clients` of this one client,
+        int32 [], to be summed.
+      counts_in: Whether the client counts, bool [].
+    """
+
+    result: tff.learning.templates.ClientResult
+    metrics: Any
+    counts: collections.OrderedDict[str, tf.Tensor]
+    counts_in: tf.Tensor
+
+    def with_weight(self, weight: tf.Tensor) -> "ClientReport":
+        """Returns the report with another weight, which is 0 if it does not count."""
+        result = tff.learning.templates.ClientResult(
+            update=self.result.update,
+            update_weight=local_model.zero_unless(self.counts_in, weight),
+        )
+        return attrs.evolve(self, result=result)
+
+
+def report(
+    model: LocalModel,
+    server_weights: tff.learning.models.ModelWeights,
+    update: Tensors,
+    weighting: tff.learning.ClientWeighting,
+    num_examples: tf.Tensor,
+    metrics: Any,
+    *also_finite: Any,
+    non_trainable: Tensors,
+) -> ClientReport:
+    """Applies the policy for clients that must not count.
+
+    A client whose update holds NaN or infinity is excluded: a zero update of
+    weight zero, and no metrics. So is a client without examples, under uniform
+    weights too.
+
+    Args:
+      model: The view that the client worked with.
+      server_weights: The weights that it started from, for their structure.
+      update: Its update, flat, in the order of the trainable weights.
+      weighting: How clients weigh.
+      num_examples: Examples that the client processed, int64 [].
+      metrics: The metrics state after its work.
+      *also_finite: Further structures whose tensors must be finite.
+      non_trainable: The non-trainable weights after its work; where they are
+        statistics, the update is an `UpdateWithStatistics`.
+    """
+    statistics = ()
+    if model.has_statistics:
+        statistics = tuple(t for t in non_trainable if t.dtype.is_floating)
+    finite = local_model.all_finite([update, statistics, *also_finite])
+    empty = tf.equal(num_examples, 0)
+    keep = tf.logical_and(finite, tf.logical_not(empty))
+    update = tf.nest.pack_sequence_as(server_weights.trainable, update)
+    if model.has_statistics:
+        count = tf.cast(num_examples, tf.float32)
+        update = UpdateWithStatistics(update, statistics, count)
+    weight = client_weight(weighting, num_examples)
+    return ClientReport(
+        result=tff.learning.templates.ClientResult(
+            update=local_model.zero_unless(keep, update),
+            update_weight=local_model.zero_unless(keep, weight),
+        ),
+        metrics=model.unfinalized_metrics(metrics, keep),
+        counts=collections.OrderedDict(
+            num_non_finite_clients=tf.cast(tf.logical_not(finite), tf.int32),
+            num_empty_clients=tf.cast(empty, tf.int32),
+        ),
+        counts_in=keep,
+    )
