@@ -167,7 +167,7 @@ class TestGenerated:
         def refuse(*args):
             raise AssertionError("asked")
 
-        monkeypatch.setattr(array_data, "_builder", refuse)
+        monkeypatch.setattr(array_source, "_builder", refuse)
         assert array_source.load_arrays(data_set, _options(tmp_path))[0] == "generated"
 
     def test_a_data_set_that_tfds_lacks(self, data_set, tmp_path):
@@ -226,7 +226,7 @@ class TestOwnForm:
         def obtain(data_set, folder):
             return _generate(num_train=7)
 
-        monkeypatch.setattr(array_data, "_obtain_from_tfds", obtain)
+        monkeypatch.setattr(array_source, "_obtain_from_tfds", obtain)
         form = attrs.evolve(own.own_form, obtain=None)
         both = attrs.evolve(own, tfds_name="mnist", own_form=form)
         _, arrays, _ = array_source.load_arrays(both, _options(tmp_path, "tff"))
@@ -364,7 +364,7 @@ class TestTfds:
         (tmp_path / "mnist").mkdir()
         builder = _FailingBuilder(OSError("Directory not empty"), [False, True])
         monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
-        monkeypatch.setattr(array_data, "_read_splits", lambda builder: _arrays())
+        monkeypatch.setattr(array_source, "_read_splits", lambda builder: _arrays())
         assert array_source.load_arrays(data_set, _options(tmp_path, "tff"))[0] == "tff"
 
     def test_prepared_once_it_is_found(self, data_set, toy_builder, tmp_path):
