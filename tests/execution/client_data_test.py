@@ -80,6 +80,14 @@ def test_arrays_in_memory_give_the_batches_of_their_data_set(
 ):
     slices = tf.data.Dataset.from_tensor_slices(FEATURES)
     dataset = slices.batch(size, drop_remainder=drop_remainder).repeat(epochs)
+    _check_batches(dataset)
+
+
+def test_tensors_in_memory_are_the_element_of_their_data_set():
+    _check_batches(tf.data.Dataset.from_tensors(FEATURES))
+
+
+def _check_batches(dataset):
     found = client_data.BatchCache(max_bytes=0).read(dataset, ())
     expected = [tf.nest.flatten(batch) for batch in dataset]
     assert len(found.batches) == len(expected)

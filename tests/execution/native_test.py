@@ -1,6 +1,7 @@
 """Tests of tff_algos.execution.native: results, and the end of the worker."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
@@ -213,12 +214,22 @@ def test_errors_of_a_computation_are_not_retried():
         read_uninitialized(1)
 
 
+@contextlib.contextmanager
+def _interruptible():
+    """Lets interrupts through, which programs in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_interrupted_computation_is_dropped_and_the_next_one_runs():
     with native.native_context() as context:
         _double(1.0)
         pid = context.worker_pid
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
+        with _interruptible(), pytest.raises(KeyboardInterrupt):
             _endless(0.0)
         _assert_gone(pid)
         assert _double(2.0) == 4.0

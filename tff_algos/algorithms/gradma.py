@@ -330,7 +330,8 @@ def build_gradma(
       client_learning_rate_decay: As in `build_gradma_w`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       **kwargs: Those of the server: `num_clients` (N, all clients there are),
-        `memory_size` (m, the most clients whose updates are remembered; 100), `server_learning_rate` (eta_g, 1), `server_momentum` (beta_1, 0.5),
+        `memory_size` (m, the most clients whose updates are remembered; 100),
+        `server_learning_rate` (eta_g, 1), `server_momentum` (beta_1, 0.5),
         `memory_decay` (beta_2, 0.5), `memory_dtype` ("bfloat16", "float32", "float64";
         None for the weights' own), `model_distributor` and `model_aggregator` (of the
         mean).

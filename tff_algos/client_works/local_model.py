@@ -242,7 +242,7 @@ def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
 
 
 class VariableLocalModel(LocalModel):
-    """The view of a variable model; keeps the metrics in the model's variables, so their state is empty."""
+    """The view of a variable model; the metrics are in the model's variables."""
 
     def __init__(self, model: tff.learning.models.VariableModel):
         self._model = model
