@@ -1,5 +1,6 @@
 """Runtimes of TFF computations."""
 
+from tff_algos.execution.array_dataset import ArrayDataset, ElementDataset
 from tff_algos.execution.client_passes import ClientError
 from tff_algos.execution.dataflow import UnsupportedComputationError
 from tff_algos.execution.devices import UnknownDeviceError
@@ -21,7 +22,9 @@ from tff_algos.execution.worker import (
 )
 
 __all__ = [
+    "ArrayDataset",
     "ClientError",
+    "ElementDataset",
     "InProcessContext",
     "NativeContext",
     "NativeContextClosedError",

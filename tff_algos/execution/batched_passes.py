@@ -61,10 +61,16 @@ def schedule(
         for members in groups.values():
             batches = [clients[position].batches[turn] for position in members]
             with tf.device("/device:CPU:0"):
-                stacked = tuple(tf.stack(parts) for parts in zip(*batches, strict=True))
+                stacked = tuple(_stack(parts) for parts in zip(*batches, strict=True))
             everyone = len(members) == len(clients)
             clients_taken = None if everyone else np.asarray(members, np.int32)
             yield chunk_functions.Step(clients_taken, stacked)
+
+
+def _stack(parts: Sequence[tf.Tensor | np.ndarray]) -> tf.Tensor:
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return tf.constant(np.stack(parts))
+    return tf.stack(parts)
 
 
 class BatchedPass:

@@ -14,18 +14,23 @@ import attrs
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
+import numpy as np
 import tensorflow as tf
 
-Batch = tuple[tf.Tensor, ...]
+from tff_algos.execution.array_dataset import InMemoryDataset
+
+Batch = tuple[tf.Tensor | np.ndarray, ...]
 
 _HOST = "/device:CPU:0"
 
 # Data sets of these kinds, if their functions have no state, hold no randomness.
 _REPEATABLE = frozenset(
     [
+        "ArrayDataset",
         "_BatchDataset",
         "_CacheDataset",
         "_ConcatenateDataset",
+        "ElementDataset",
         "_FilterDataset",
         "_FlatMapDataset",
         "_MapDataset",
@@ -51,7 +56,7 @@ class ClientBatches:
     """All batches of one client.
 
     Attributes:
-      batches: The components of each batch.
+      batches: The components of each batch, tensors or arrays.
       shapes: For each batch, the shapes of its components.
       num_bytes: Memory that the batches take.
     """
@@ -80,8 +85,14 @@ def _described(batches: tuple[Batch, ...]) -> ClientBatches:
     return ClientBatches(
         batches,
         tuple(tuple(tuple(part.shape) for part in batch) for batch in batches),
-        sum(part.shape.num_elements() * part.dtype.size for b in batches for part in b),
+        sum(_num_bytes(part) for batch in batches for part in batch),
     )
+
+
+def _num_bytes(part: tf.Tensor | np.ndarray) -> int:
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    return part.shape.num_elements() * part.dtype.size
 
 
 def _in_memory(dataset: tf.data.Dataset) -> tuple[Batch, ...] | None:
@@ -90,6 +101,8 @@ def _in_memory(dataset: tf.data.Dataset) -> tuple[Batch, ...] | None:
     Reads the arrays themselves, which takes a tenth of the time of the data set; those
     of a data set of one element, too. `None` for other data sets.
     """
+    if isinstance(dataset, InMemoryDataset):
+        return dataset.elements()
     kind = type(dataset).__name__
     if kind == "_TensorDataset" and _of_tensors(dataset):
         return (tuple(dataset._tensors),)

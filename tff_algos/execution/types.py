@@ -5,7 +5,7 @@ tensor or sequence in the type, in the order of the type; a sequence is the
 variant tensor of a data set.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,28 +52,40 @@ class Embedder:
 
     def __init__(self, type_spec: tff.Type):
         self._type = type_spec
-        self._checked = None
+        self._checked: dict[tff.SequenceType, Any] = {}
 
     def __call__(self, value: Any) -> list[tf.Tensor | tf.data.Dataset]:
-        """Returns what `embed` yields, but a sequence as a data set."""
-        if not isinstance(self._type, tff.SequenceType):
-            return list(embed(value, self._type))
+        """Returns what `embed` yields, but sequences as data sets."""
+        return list(embed(value, self._type, self._embed_sequence))
+
+    def _embed_sequence(
+        self, value: Any, type_spec: tff.SequenceType
+    ) -> tf.data.Dataset:
         known = isinstance(value, tf.data.Dataset) and (
-            value.element_spec == self._checked
+            value.element_spec == self._checked.get(type_spec)
         )
         if not known:
-            value = as_dataset(value, self._type)
-            self._checked = value.element_spec
-        return [value]
+            value = as_dataset(value, type_spec)
+            self._checked[type_spec] = value.element_spec
+        return value
 
 
-def embed(value: Any, type_spec: tff.Type) -> Iterator[tf.Tensor]:
+def _variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
+    return tf.data.experimental.to_variant(as_dataset(value, type_spec))
+
+
+def embed(
+    value: Any,
+    type_spec: tff.Type,
+    embed_sequence: Callable[[Any, tff.SequenceType], Any] = _variant,
+) -> Iterator[Any]:
     """Yields the tensors of a Python value of an unplaced type.
 
     Args:
       value: What TFF accepts for the type: NumPy arrays and Python scalars, data
         sets or lists of elements, any container that names match.
       type_spec: The type.
+      embed_sequence: Makes a tensor, or whatever shall stand for it, of a sequence.
 
     Raises:
       TypeError: If the value is not of that type.
@@ -82,9 +94,10 @@ def embed(value: Any, type_spec: tff.Type) -> Iterator[tf.Tensor]:
         case tff.TensorType():
             yield _embed_tensor(value, type_spec)
         case tff.SequenceType():
-            yield tf.data.experimental.to_variant(as_dataset(value, type_spec))
+            yield embed_sequence(value, type_spec)
         case tff.StructType():
-            yield from _embed_struct(value, type_spec)
+            for element, element_type in _elements(value, type_spec):
+                yield from embed(element, element_type, embed_sequence)
         case _:
             raise TypeError(f"Expected a value, found an argument of type {type_spec}.")
 
@@ -127,7 +140,8 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
     return value
 
 
-def _embed_struct(value: Any, type_spec: tff.StructType) -> Iterator[tf.Tensor]:
+def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
+    """Yields the elements of a struct with their types, whose names they must have."""
     elements = structure.to_elements(structure.from_container(value))
     expected = structure.to_elements(type_spec)
     if len(elements) != len(expected):
@@ -141,7 +155,7 @@ def _embed_struct(value: Any, type_spec: tff.StructType) -> Iterator[tf.Tensor]:
             raise TypeError(
                 f"Expected an element {expected_name!r} of {type_spec}, found {name!r}."
             )
-        yield from embed(element, element_type)
+        yield element, element_type
 
 
 def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:

@@ -1,6 +1,8 @@
 """How a client's examples become the batches of one round."""
 
 import hashlib
+import itertools
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -8,6 +10,8 @@ import numpy as np
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
+
+from tff_algos import execution
 
 # The examples of one client and one split: (x, y), arrays whose first axis is
 # the example, preprocessed as the model expects them but not batched.
@@ -49,25 +53,53 @@ def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Da
     """Returns the batches `(x [b, ...], y [b, ...])` that `spec` asks for.
 
     Args:
-      examples: `(x, y)` with a common first axis of n examples, n may be 0.
+      examples: `(x, y)` with a common first axis of n examples, n may be 0; they must
+        not change afterwards.
       spec: Batch size, epochs or steps, truncation, shuffling.
       seed: Decides the order of the examples (and which are kept where
-        `max_elements` truncates); every epoch has an order of its own. So does
-        `tf.random.set_seed`'s global seed, where a program sets one.
+        `max_elements` truncates); every epoch has an order of its own.
     """
-    num_examples = len(examples[0])
-    dataset = tf.data.Dataset.from_tensor_slices(examples)
-    if spec.shuffle and num_examples > 1:
-        if spec.max_elements is not None and spec.max_elements < num_examples:
-            dataset = dataset.shuffle(
-                num_examples, seed=seed, reshuffle_each_iteration=False
-            ).take(spec.max_elements)
-        dataset = dataset.shuffle(num_examples, seed=seed)
-    elif spec.max_elements is not None:
-        dataset = dataset.take(spec.max_elements)
+    order = _epochs(len(examples[0]), spec, np.random.default_rng(seed))
     if spec.num_steps is not None:
-        return dataset.repeat().batch(spec.batch_size).take(spec.num_steps)
-    return dataset.batch(spec.batch_size).repeat(spec.num_epochs)
+        rows, splits = _steps(order, spec.batch_size, spec.num_steps)
+    else:
+        rows, splits = _whole_epochs(order, spec.batch_size, spec.num_epochs)
+    return execution.ArrayDataset(examples, rows, splits)
+
+
+def _epochs(
+    num_examples: int, spec: BatchSpec, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Yields the order of the examples in one epoch after the other, for ever."""
+    kept = np.arange(num_examples)
+    if spec.max_elements is not None:
+        order = generator.permutation(kept) if spec.shuffle else kept
+        kept = order[: spec.max_elements]
+    while True:
+        yield generator.permutation(kept) if spec.shuffle else kept
+
+
+def _steps(
+    epochs: Iterator[np.ndarray], batch_size: int, num_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and row splits of full batches that straddle epochs."""
+    first = next(epochs)
+    if not len(first):
+        return first, np.zeros(1, np.int64)
+    num_rows = batch_size * num_steps
+    later = itertools.islice(epochs, -(-num_rows // len(first)) - 1)
+    rows = np.concatenate([first, *later])[:num_rows]
+    return rows, np.arange(0, num_rows + 1, batch_size)
+
+
+def _whole_epochs(
+    epochs: Iterator[np.ndarray], batch_size: int, num_epochs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and row splits of epochs whose last batch may be smaller."""
+    rows = np.stack(list(itertools.islice(epochs, num_epochs)))
+    size = rows.shape[1]
+    starts = size * np.arange(num_epochs)[:, None] + np.arange(0, size, batch_size)
+    return rows.ravel(), np.append(starts, rows.size)
 
 
 def derive_seed(*parts: int | str) -> int:

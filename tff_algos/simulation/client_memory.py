@@ -34,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos import execution
 from tff_algos.simulation.errors import ResumeError
 
 FILE_NAME = "client_memory.rows"
@@ -56,7 +57,7 @@ def _client_data_type(process: tff.learning.templates.LearningProcess) -> tff.Ty
 
 def index_dataset(client: int) -> tf.data.Dataset:
     """Returns the `client_index` of a client's data: its number, int32 []."""
-    return tf.data.Dataset.from_tensors(tf.constant(client, tf.int32))
+    return execution.ElementDataset(np.int32(client))
 
 
 class _Records(Protocol):
@@ -216,9 +217,7 @@ class ClientMemory:
 
     def dataset(self, client: int) -> tf.data.Dataset:
         """Returns the `memory` of a client's data: its row, as the one element."""
-        return tf.data.Dataset.from_tensors(
-            tf.nest.map_structure(tf.constant, self.row(client))
-        )
+        return execution.ElementDataset(self.row(client))
 
     def update(self, report: Mapping[str, Any]) -> None:
         """Takes the rows that a round's clients report.
