@@ -8,6 +8,9 @@ RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/bench \
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
+# A module's tests share what they have built, so modules stay whole.
+TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile
+
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
 BENCH_AGGREGATION_FLAGS ?= --cohorts=10
@@ -61,10 +64,10 @@ run: $(STAMP)
 	$(VENV_PYTHON) main.py $(RUN_FLAGS)
 
 test: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q -m "not slow" tests
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) -m "not slow" tests
 
 test-slow: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q -m slow tests
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) -m slow tests
 
 lint: $(STAMP)
 	$(VENV_PYTHON) -m ruff check

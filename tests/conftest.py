@@ -56,9 +56,12 @@ def real_cache(tmp_path_factory) -> str:
     return str(cache)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def in_process_context():
-    """Runs the tests' computations in this process, as main.py does by default."""
+    """Runs a module's computations in this process, as main.py does by default.
+
+    One context for all modules would keep the programs of all their computations.
+    """
     return execution.set_in_process_context()
 
 

@@ -104,7 +104,11 @@ def test_x43_sigkill_at_any_moment_loses_nothing_that_was_saved(
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_says_so_and_exits_with_its_status(
     uninterrupted, tmp_path, number, status

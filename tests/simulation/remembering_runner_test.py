@@ -42,6 +42,8 @@ BUILDERS = {
         m, SGD(0.5), num_clients=N, persist_previous=True
     ),
 }
+# One with vectors that all clients share, one with rows at clients and at the server.
+FAST = ("scaffold", "gradma")
 REMEMBERING_CLIENTS = ("scaffold", "feddyn", "gradma")
 
 
@@ -119,7 +121,13 @@ def numbers(directory):
     return rows, (directory / "per_client.csv").read_text()
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in BUILDERS
+    ],
+)
 def test_x43_what_is_remembered_survives_the_death_of_the_program(name, tmp_path):
     expected = uninterrupted(name, tmp_path / "whole")
     # Rounds 4 and 6 end with checkpoints: one death between them, one right behind.

@@ -176,7 +176,15 @@ def test_the_initial_accuracy_is_that_of_the_final_model(uninterrupted, stages):
     )
 
 
-@pytest.mark.parametrize("fail_before", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "fail_before",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+        3,
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 def test_x43_a_run_that_died_goes_on_to_the_same_numbers(
     stages, uninterrupted, tmp_path, fail_before
 ):
