@@ -18,6 +18,7 @@ from tensorflow.core.framework import (
     tensor_shape_pb2,
 )
 
+from tff_algos.execution import client_data
 from tff_algos.execution.graph_rewrites import (
     GraphDef,
     Nodes,
@@ -291,8 +292,11 @@ def _loop(
     function = _function(name, inputs, states[dropped:])
     iterator = function.node_def.add(name="iterator", op="AnonymousIteratorV3")
     _set_data(iterator, data)
+    plain = function.node_def.add(name="plain", op="OptionsDataset", input=["in0"])
+    plain.attr["serialized_options"].s = client_data.serialized_options()
+    _set_data(plain, data)
     start = function.node_def.add(
-        name="start", op="MakeIterator", input=["in0", "iterator:handle:0"]
+        name="start", op="MakeIterator", input=["plain:handle:0", "iterator:handle:0"]
     )
     first = function.node_def.add(
         name="first",
