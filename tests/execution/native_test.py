@@ -28,6 +28,7 @@ _BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
 # A user of the worker alone: it starts within milliseconds, TFF takes seconds.
 _WORKER_SCRIPT = """
 import importlib.util, os, pathlib, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
 worker_lib = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker_lib)
