@@ -193,10 +193,11 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         # Finalizers reject it then, as they would every round that such rows are in.
         squares = [tf.reduce_sum(tensor**2) for tensor in tf.nest.flatten(result)]
         finite = tf.reduce_all([tf.math.is_finite(square) for square in squares])
-        rows, seen, num_seen = tf.nest.map_structure(
-            lambda new, old: tf.where(finite, new, old),
-            (rows, seen, num_seen),
-            (state.rows, state.seen, _count(state.seen)),
+        # Not tf.where, which would copy every row.
+        rows, seen, num_seen = tf.cond(
+            finite,
+            lambda: (rows, seen, num_seen),
+            lambda: (state.rows, state.seen, _count(state.seen)),
         )
         factor = state.factor * self._decay
         return LatestUpdatesState(rows, seen, factor), result, num_seen

@@ -190,11 +190,13 @@ def _round(optimizer, memory: GradientMemory, state, weights, update):
     ownership, assignment = row_ownership.assign(
         state.ownership, clients, gathered["weight"] > 0
     )
-    remembered = _remember(memory, state, ownership, assignment, gathered["update"])
     momentum = tf.nest.map_structure(
         lambda old, new: memory.momentum * old + new, state.momentum, update["mean"]
     )
-    corrected, measurements = _correct(memory, remembered, momentum)
+    remembered, products = _remember(
+        memory, state, ownership, assignment, gathered["update"], momentum
+    )
+    corrected, measurements = _correct(memory, remembered, momentum, products)
     optimizer_state, trainable = optimizer.next(
         state.optimizer, weights.trainable, corrected
     )
@@ -207,10 +209,11 @@ def _round(optimizer, memory: GradientMemory, state, weights, update):
         scales=remembered.scales * memory.memory_decay,
         num_rounds=state.num_rounds + 1,
     )
-    state, trainable = tf.nest.map_structure(
-        lambda new, old: tf.where(finite, new, old),
-        (new_state, trainable),
-        (state, weights.trainable),
+    # Not tf.where, which would copy every row.
+    state, trainable = tf.cond(
+        finite,
+        lambda: (new_state, trainable),
+        lambda: (state, weights.trainable),
     )
     measurements = collections.OrderedDict(
         num_rejected_rounds=tf.cast(tf.logical_not(finite), tf.int32),
@@ -227,8 +230,13 @@ def _remember(
     ownership: Ownership,
     assignment: Assignment,
     updates: Any,
-) -> GradientMemoryState:
-    """Returns the state with this round's updates in their rows."""
+    momentum: Any,
+) -> tuple[GradientMemoryState, list[tf.Tensor]]:
+    """Returns the state with this round's updates in their rows.
+
+    And the rows' inner products with the momentum, float64 [m] for each program: one
+    pass over the rows has those with the momentum and those with the new rows.
+    """
     placed = assignment.rows >= 0
     slots = tf.boolean_mask(assignment.rows, placed)
     kept = tf.where(
@@ -247,38 +255,39 @@ def _remember(
         )
 
     rows = tf.nest.map_structure(with_updates, state.rows, updates)
-    flat = [_matrix(tensor) for tensor in tf.nest.flatten(rows)]
     fresh = tf.equal(state.num_rounds % _ROUNDS_PER_FRESH_GRAM, 0)
+    renewed = tf.cond(fresh, lambda: tf.range(memory.num_rows), lambda: slots)
+    flat = list(zip(tf.nest.flatten(rows), tf.nest.flatten(momentum), strict=True))
+    products = [
+        tf.add_n([_products(*flat[k], renewed) for k in tensors])
+        for tensors in memory.groups(len(flat))
+    ]
     grams = tuple(
-        tf.cond(
-            fresh,
-            lambda tensors=tensors: _sum(gram_matrix(flat[k]) for k in tensors),
-            lambda tensors=tensors, gram=gram: _with_products(
-                gram, slots, _sum(_products(flat[k], slots) for k in tensors)
-            ),
-        )
-        for tensors, gram in zip(memory.groups(len(flat)), state.grams, strict=True)
+        _with_products(gram, renewed, with_rows[:-1])
+        for gram, with_rows in zip(state.grams, products, strict=True)
     )
     scales = tf.tensor_scatter_nd_update(
         state.scales, slots[:, tf.newaxis], tf.ones_like(kept)
     )
-    return attrs.evolve(
+    state = attrs.evolve(
         state, rows=rows, scales=scales, ownership=ownership, grams=grams
     )
+    return state, [with_rows[-1] * scales for with_rows in products]
 
 
-def _matrix(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns rows of any shape as [m, size]; m may be 0."""
-    return tf.reshape(tensor, [tensor.shape[0], tensor.shape[1:].num_elements()])
+def _products(rows: tf.Tensor, vector: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
+    """Returns inner products of all rows with some and, last, with a vector.
 
+    Args:
+      rows: [m, ...].
+      vector: [...].
+      slots: Of the rows, int32 [k].
 
-def _sum(tensors) -> tf.Tensor:
-    return tf.add_n(list(tensors))
-
-
-def _products(rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
-    """Returns inner products of some rows with all, float64 [slots, m]."""
-    return gram_matrix(rows, tf.gather(rows, slots))
+    Returns:
+      float64 [k + 1, m].
+    """
+    some = tf.cast(tf.gather(rows, slots), vector.dtype)
+    return gram_matrix(rows, tf.concat([some, vector[tf.newaxis]], axis=0))
 
 
 def _with_products(gram: tf.Tensor, slots: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
@@ -290,7 +299,10 @@ def _with_products(gram: tf.Tensor, slots: tf.Tensor, products: tf.Tensor) -> tf
 
 
 def _correct(
-    memory: GradientMemory, state: GradientMemoryState, momentum: Any
+    memory: GradientMemory,
+    state: GradientMemoryState,
+    momentum: Any,
+    products: Sequence[tf.Tensor],
 ) -> tuple[Any, collections.OrderedDict[str, tf.Tensor]]:
     """Returns the momentum that opposes no row, and measurements."""
     vectors = tf.nest.flatten(momentum)
@@ -298,11 +310,11 @@ def _correct(
     owned = state.ownership.owners >= 0
     corrected = list(vectors)
     solutions = []
-    for tensors, gram in zip(memory.groups(len(rows)), state.grams, strict=True):
+    programs = zip(memory.groups(len(rows)), state.grams, products, strict=True)
+    for tensors, gram, with_momentum in programs:
         gram *= state.scales[:, tf.newaxis] * state.scales
-        products = _sum(_dot_rows(rows[k], vectors[k]) for k in tensors) * state.scales
-        square = _sum(_squared_norm(vectors[k]) for k in tensors)
-        solution = cone.solve(gram, products, square, memory.margin, owned)
+        square = tf.add_n([_squared_norm(vectors[k]) for k in tensors])
+        solution = cone.solve(gram, with_momentum, square, memory.margin, owned)
         for k in tensors:
             coefficients = solution.multipliers * state.scales
             moved = vectors[k] + _combine(coefficients, rows[k], vectors[k])
@@ -325,12 +337,6 @@ def _correct(
 
 def _total(solutions: Sequence[cone.ConeSolution], count) -> tf.Tensor:
     return tf.add_n([tf.cast(count(solution), tf.int32) for solution in solutions])
-
-
-def _dot_rows(rows: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
-    """Returns inner products of rows with a vector, float64 [m]."""
-    row = tf.reshape(tf.cast(vector, tf.float64), [1, -1])
-    return gram_matrix(_matrix(rows), row)[0]
 
 
 def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
