@@ -75,6 +75,14 @@ def test_clients_that_are_away_count_with_what_they_sent_last(mean_over, decay):
         table *= decay
 
 
+@pytest.mark.parametrize("mean_over", ["all", "seen"])
+def test_who_waits_for_all_has_a_mean_of_zero_until_then(mean_over):
+    cohorts = [{0: (1, 2)}, {2: (4, 4)}, {1: (4, 0)}, {0: (7, 5)}]
+    process = process_of(3, mean_over=mean_over, wait_for_all=True, decay=0.5)
+    expected = [(0, 0), (0, 0), (25 / 12, 5 / 6), (10 / 3, 2)]
+    np.testing.assert_allclose(results(rounds(process, *cohorts)), expected)
+
+
 def test_if_all_take_part_it_is_the_mean():
     updates = {k: np.array([k, k**2 + 1.0]) for k in (2, 0, 3, 1)}
     first, second = rounds(process_of(4), updates, updates)

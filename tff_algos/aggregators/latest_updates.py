@@ -57,6 +57,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         num_clients: int,
         *,
         mean_over: MeanOver = "all",
+        wait_for_all: bool = False,
         decay: float = 1.0,
         row_dtype: RowDtype | None = None,
     ) -> None:
@@ -65,6 +66,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         Args:
           num_clients: N, all clients there are, >= 1.
           mean_over: The mean's denominator: "all" N clients, or those "seen" so far.
+          wait_for_all: Whether the mean is zero until everybody has sent an update.
           decay: Factor on what is remembered after every round, in (0, 1]: that of the
             learning rate, so that old updates shrink as new ones do.
           row_dtype: Of the rows that are kept; None for the updates' own.
@@ -88,6 +90,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
                 )
         self._num_clients = num_clients
         self._mean_over = mean_over
+        self._wait_for_all = wait_for_all
         self._decay = float(decay)
         self._row_dtype = None if row_dtype is None else tf.as_dtype(row_dtype)
 
@@ -181,13 +184,18 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         # The first round is at the first rate, hence at factor 1.
         rows = tf.nest.map_structure(with_latest, state.rows, gathered["update"])
         count = self._num_clients if self._mean_over == "all" else num_seen
+        factor = state.factor
+        if self._wait_for_all:
+            factor = tf.where(tf.reduce_all(seen), factor, tf.zeros_like(factor))
+        # A round that nobody counts in has no result, as the mean of nothing.
+        factor = tf.where(
+            tf.reduce_any(present), factor, tf.constant(np.nan, tf.float64)
+        )
 
         def mean(rows, new):
             total = tf.reduce_sum(tf.cast(rows, new.dtype), axis=0)
-            # A round that nobody counts in has no result, as the mean of nothing.
-            nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
-            factor = tf.cast(state.factor + tf.cast(nothing, tf.float64), new.dtype)
-            return tf.math.divide_no_nan(total, tf.cast(count, new.dtype)) * factor
+            average = tf.math.divide_no_nan(total, tf.cast(count, new.dtype))
+            return average * tf.cast(factor, new.dtype)
 
         result = tf.nest.map_structure(mean, rows, gathered["update"])
         # Finalizers reject it then, as they would every round that such rows are in.

@@ -18,7 +18,7 @@ from tff_algos import aggregators, client_works
 from tff_algos.aggregators.latest_updates import MeanOver, RowDtype
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import choice, switch
 
 _PAPER = "Gu et al., 2021, arXiv 2106.04159"
 
@@ -40,6 +40,9 @@ class LatestUpdatesHParams:
         "all",
         ("all", "seen"),
         "denominator of MIFA's mean: all clients or those seen so far",
+    )
+    wait_for_all: bool = switch(
+        False, "the model stays as it is until every client has sent an update"
     )
     memory_dtype: str | None = row_dtype_choice()
 
@@ -69,6 +72,7 @@ def build_mifa(
     *,
     num_clients: int,
     mean_over: MeanOver = "all",
+    wait_for_all: bool = False,
     memory_dtype: RowDtype | None = None,
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
@@ -91,6 +95,8 @@ def build_mifa(
         default.
       num_clients: N, all clients that there are, >= 1.
       mean_over: Whether the mean's denominator is "all" N clients or those "seen".
+      wait_for_all: Whether the model stays as it is until every client has sent an
+        update (the paper's other start).
       memory_dtype: Of the rows; None for the weights' own.
       client_learning_rate_decay: Factor on the client learning rate, and on what is
         remembered, after every round, in (0, 1].
@@ -124,6 +130,7 @@ def build_mifa(
         model_aggregator=aggregators.LatestUpdatesFactory(
             num_clients,
             mean_over=mean_over,
+            wait_for_all=wait_for_all,
             decay=client_learning_rate_decay,
             row_dtype=memory_dtype,
         ),
@@ -175,6 +182,7 @@ def _build_stages(name, server_optimizer, task, hparams):
         server_optimizer(hparams),
         num_clients=len(task.train_client_ids),
         mean_over=hparams.mean_over,
+        wait_for_all=hparams.wait_for_all,
         memory_dtype=hparams.memory_dtype,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
     )
