@@ -273,6 +273,25 @@ def test_many_threads_train_at_once(fed_avg):
         assert all(exactly_equal(alone, job.result()) for job in jobs)
 
 
+def test_clients_that_add_up_large_tensors_at_once_do_not_meet():
+    # TensorFlow itself fails at this: see `graph_functions`.
+    size, count = 10_000_000, 8
+
+    @tff.tensorflow.computation(np.float32)
+    def work(x):
+        parts = [tf.sin(tf.fill([size], x + i)) for i in range(count)]
+        total = tf.reduce_mean(tf.add_n(parts))
+        return total - tf.add_n([tf.reduce_max(part) for part in parts])
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def difference(x):
+        return tff.federated_map(work, x)
+
+    with execution.in_process_context(num_threads=2, batch_clients=False):
+        found = difference([np.float32(i) for i in range(4)])
+    np.testing.assert_allclose(found, 0, atol=1e-3)
+
+
 def test_in_a_running_event_loop():
     async def work():
         with execution.in_process_context():

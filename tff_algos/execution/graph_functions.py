@@ -1,11 +1,15 @@
 """Fragments of a plan as TensorFlow functions."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.eager import context as eager_context
 
 from tff_algos.execution import leaves as leaves_lib
 from tff_algos.execution import sequences, types
@@ -99,7 +103,40 @@ def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
       The traced function, to be called with tensors alone.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-    return lambda *tensors: traced._call_flat(list(tensors), traced.captured_inputs)
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        with _no_temporary_variables():
+            return traced._call_flat(list(tensors), traced.captured_inputs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _no_temporary_variables() -> Iterator[None]:
+    """Keeps TensorFlow from sums in variables, which threads that run alike share.
+
+    Where it estimates that tensors take much memory it rewrites `AddN` to add up in a
+    temporary variable. That is named by op and step, all eager calls are step 0, and
+    so one of two clients that run at the same time would find it there and fail.
+    """
+    options = eager_context.context().function_call_options
+    eager_context.context().function_call_options = _without_memory_optimizer(
+        options.config_proto_serialized, options.executor_type
+    )
+    try:
+        yield
+    finally:
+        eager_context.context().function_call_options = options
+
+
+@functools.lru_cache(maxsize=16)
+def _without_memory_optimizer(
+    config: bytes, executor_type: str | None
+) -> eager_context.FunctionCallOptions:
+    changed = config_pb2.ConfigProto.FromString(config)
+    rewrites = changed.graph_options.rewrite_options
+    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    return eager_context.FunctionCallOptions(executor_type, changed)
 
 
 def evaluate(
