@@ -41,8 +41,9 @@ TEST_FILE = download.PublishedFile(
 
 _NUM_CLASSES = 2
 _BY_DOCTORATE = "phd"
-# The division of Hu et al.'s code, whose numbers of people start at one where they are
-# used as if they started at zero: their table is about it.
+# The division of Hu et al.'s code, which their table is about: its numbers of people
+# start at one where they are used as if they started at zero, and a fifth of every
+# client's people is kept from training.
 _OFF_BY_ONE = "phd_off_by_one"
 _FORMS = (
     f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
@@ -81,8 +82,8 @@ class AdultOptions:
         validator=_check_partition,
         metadata={
             "help": "Division of the people: phd (two clients, those with a doctorate "
-            "and all others), phd_off_by_one (the client phd trains on the person after "
-            "each of them, as in the code of Hu et al.), iid:N, shards:K[:N] (of sorted "
+            "and all others), phd_off_by_one (as in the code of Hu et al.: the clients "
+            "train on the person after each of theirs, and on 4 of 5), iid:N, shards:K[:N] (of sorted "
             "labels) or dirichlet:ALPHA[:N]; N clients, 100 if left out.",
             "kind": str,
         },
@@ -158,18 +159,25 @@ def _read(train_path: str, test_path: str) -> Arrays:
 def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
     if partition_text not in (_BY_DOCTORATE, _OFF_BY_ONE):
         return array_data.divide(arrays, partition_text, seed)
-    shift = int(partition_text == _OFF_BY_ONE)
+    train = _by_doctorate("training", arrays.x_train)
+    if partition_text == _OFF_BY_ONE:
+        train = tuple(_as_published(people, len(arrays.x_train)) for people in train)
     return Division(
         client_ids=("phd", "non_phd"),
-        train=_by_doctorate("training", arrays.x_train, shift),
+        train=train,
         test=_by_doctorate("test", arrays.x_test),
     )
 
 
-def _by_doctorate(
-    kind: str, features: np.ndarray, shift: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns who has a doctorate and who has not, or so many places after them."""
+def _as_published(people: np.ndarray, num_people: int) -> np.ndarray:
+    """Returns the places that Hu et al.'s code takes for the `people` of a client."""
+    # Which four fifths is a matter of the order of a set, there as here.
+    shifted = list(set(((people + 1) % num_people).tolist()))
+    return np.sort(shifted[: len(shifted) * 4 // 5])
+
+
+def _by_doctorate(kind: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns who has a doctorate and who has not."""
     has_doctorate = features[:, DOCTORATE] == 1
     if has_doctorate.all() or not has_doctorate.any():
         group = "without" if has_doctorate.all() else "with"
@@ -177,8 +185,7 @@ def _by_doctorate(
             f"--partition={_BY_DOCTORATE}: no {kind} example is of a person {group} a "
             "doctorate; use whole files, another partition, or --data=generated."
         )
-    chosen = np.roll(has_doctorate, shift)
-    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+    return np.flatnonzero(has_doctorate), np.flatnonzero(~has_doctorate)
 
 
 ENTRY = TaskEntry(

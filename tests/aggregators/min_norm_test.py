@@ -5,9 +5,14 @@ import functools
 import numpy as np
 import pytest
 import scipy.optimize
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators import MinNormFactory, NormalizedMeanFactory
+from tff_algos.aggregators.min_norm_rule import quick_gram_matrix
 
 FLOAT = np.float64
 NORMALIZED_MEAN = NormalizedMeanFactory()
@@ -231,6 +236,40 @@ def test_single_precision_is_solved_in_double():
     found, measurements = combine(updates, dtype=np.float32)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert measurements["qp_fallbacks"] == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e11, 1e-11, 1e25, 1e-25])
+def test_single_precision_finds_what_double_finds_at_every_scale(scale):
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=3000)
+    for spread in (1.0, 1e-4):
+        updates = common + spread * rng.normal(size=[20, 3000])
+        updates[0] *= scale
+        # Equal updates, and one of zero.
+        updates[1] = updates[2]
+        updates[3] = 0.0
+        updates = updates.astype(np.float32)
+        expected, in_double = combine(updates, normalize=True)
+        found, in_single = combine(updates, normalize=True, dtype=np.float32)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        assert np.linalg.norm(found) <= (1 + 1e-6) * np.linalg.norm(expected)
+        assert in_single["qp_fallbacks"] == 0
+        assert in_single["num_zero_updates"] == in_double["num_zero_updates"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e25, 1e-25])
+def test_the_quick_gram_matrix_is_that_of_double_precision(scale):
+    rng = np.random.default_rng(1)
+    columns = np.exp(2 * rng.normal(size=5001))
+    rows = rng.normal(size=[7, 3, 1667]) * columns.reshape(3, 1667)
+    rows = (rows * scale).astype(np.float32)
+    flat = rows.reshape(7, -1).astype(np.float64)
+    expected = flat @ flat.T
+    norms = np.sqrt(np.diag(expected))
+    found = quick_gram_matrix(tf.constant(rows)).numpy()
+    assert np.max(np.abs(found - expected) / np.outer(norms, norms)) < 2e-6
+    in_double = quick_gram_matrix(tf.constant(rows.astype(np.float64))).numpy()
+    np.testing.assert_allclose(in_double, expected, rtol=1e-12)
 
 
 def test_it_is_wrapped_by_tffs_factories_and_wraps_them():

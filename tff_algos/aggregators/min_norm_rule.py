@@ -16,6 +16,11 @@ ZeroUpdates = Literal["exclude", "keep"]
 
 # Columns that are converted to float64 at once, so that the copy stays in caches.
 _BLOCK_COLUMNS = 1 << 12
+# Columns whose products are summed in float32.
+_SHORT_COLUMNS = 1 << 10
+# Where the longest row's square is less, those that are not zero to the rule could
+# have squares too small for float32.
+_LEAST_LONGEST = 1e-8
 # Norms below this share of the largest are taken for zero.
 _TINY = 1e-12
 
@@ -27,22 +32,57 @@ def gram_matrix(rows: tf.Tensor, others: tf.Tensor | None = None) -> tf.Tensor:
       rows: Floating point [S, ...]. Only blocks of columns are converted to float64.
       others: [R, ...], to return their inner products with `rows`, [R, S].
     """
+    return _sum_of_products(
+        rows, rows if others is None else others, _BLOCK_COLUMNS, tf.float64
+    )
+
+
+def quick_gram_matrix(rows: tf.Tensor) -> tf.Tensor:
+    """Returns `gram_matrix(rows)`, in a third of the time for float32.
+
+    Products of float32 are summed in float32 over 1,024 columns and then in float64:
+    the error is about 1e-8 of the two norms' product, 1e-6 where few columns are all
+    that counts (or what the device takes for a float32 product allows). Rows whose
+    squares float32 does not hold are multiplied in float64, as other dtypes are.
+
+    Args:
+      rows: Floating point [S, ...].
+
+    Returns:
+      float64 [S, S].
+    """
+    if rows.dtype != tf.float32:
+        return gram_matrix(rows)
+    total = _sum_of_products(rows, rows, _SHORT_COLUMNS, tf.float32)
+    longest = tf.reduce_max(tf.linalg.diag_part(total))
+    held = tf.math.is_finite(longest) & (longest >= _LEAST_LONGEST)
+    return tf.cond(
+        held, lambda: (total + tf.transpose(total)) / 2, lambda: gram_matrix(rows)
+    )
+
+
+def _sum_of_products(
+    rows: tf.Tensor, others: tf.Tensor, width: int, dtype: tf.DType
+) -> tf.Tensor:
+    """Returns inner products, multiplied in `dtype` `width` columns at a time."""
     size = tf.reduce_prod(tf.shape(rows)[1:])
-    rows = tf.reshape(rows, [tf.shape(rows)[0], size])
-    others = rows if others is None else tf.reshape(others, [tf.shape(others)[0], size])
+    left, right = (
+        tf.reshape(each, [tf.shape(each)[0], size]) for each in (others, rows)
+    )
 
     def block_of(matrix, start):
-        return tf.cast(matrix[:, start : start + _BLOCK_COLUMNS], tf.float64)
+        return tf.cast(matrix[:, start : start + width], dtype)
 
     def add_block(start, total):
-        block = block_of(rows, start)
-        left = block if others is rows else block_of(others, start)
-        return start + _BLOCK_COLUMNS, total + tf.matmul(left, block, transpose_b=True)
+        products = tf.matmul(
+            block_of(left, start), block_of(right, start), transpose_b=True
+        )
+        return start + width, total + tf.cast(products, tf.float64)
 
     _, total = tf.while_loop(
         lambda start, _: start < size,
         add_block,
-        (0, tf.zeros([tf.shape(others)[0], tf.shape(rows)[0]], tf.float64)),
+        (0, tf.zeros([tf.shape(left)[0], tf.shape(right)[0]], tf.float64)),
         parallel_iterations=1,
     )
     return total
