@@ -1,9 +1,11 @@
 """The real main.py for tests: inside this process, or as a program of its own."""
 
+import multiprocessing
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import attrs
 from absl.testing import flagsaver
@@ -45,6 +47,30 @@ def run_here(capfd, *arguments: str) -> Finished:
             status = stop.code
     out, err = capfd.readouterr()
     return Finished(status, out, err)
+
+
+def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
+    """Runs main.py's `main` in a process of its own, whose memory ends with it.
+
+    It is a copy of one that has imported TensorFlow and done nothing else.
+
+    Args:
+      folder: Where it may keep what is printed.
+      *arguments: Of the command.
+    """
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["main"])
+    paths = folder / "out", folder / "err"
+    process = processes.Process(target=_run_into, args=(paths, arguments))
+    process.start()
+    process.join()
+    return Finished(process.exitcode, *(path.read_text() for path in paths))
+
+
+def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
+    for path, descriptor in zip(paths, (1, 2), strict=True):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    main.main(main.FLAGS(["main.py", *arguments]))
 
 
 def start(*arguments: str, **kwargs) -> subprocess.Popen:
