@@ -110,3 +110,16 @@ def test_rows_are_in_order_however_clients_run(batch_clients, count):
     np.testing.assert_array_equal(rows["a"], expected)
     np.testing.assert_array_equal(again["a"], expected)
     np.testing.assert_allclose(total["a"], expected.sum(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_large_rows_are_memory_of_their_own(dtype):
+    size = 2**22
+    gather = aggregators.build_gather_computation(tff.TensorType(dtype, [size]))
+    clients = [np.arange(size).astype(dtype) + n for n in range(3)]
+    with execution.in_process_context():
+        rows = gather(clients)
+        others = gather([client + 5 for client in clients])
+    for n in range(3):
+        np.testing.assert_array_equal(rows[n], clients[n])
+        np.testing.assert_array_equal(others[n], clients[n] + 5)

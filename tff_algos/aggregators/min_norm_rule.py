@@ -18,6 +18,8 @@ ZeroUpdates = Literal["exclude", "keep"]
 _BLOCK_COLUMNS = 1 << 12
 # Columns whose products are summed in float32.
 _SHORT_COLUMNS = 1 << 10
+# Whose products are made while those before are added.
+_BLOCKS_AT_ONCE = 4
 # Where the longest row's square is less, those that are not zero to the rule could
 # have squares too small for float32.
 _LEAST_LONGEST = 1e-8
@@ -83,7 +85,7 @@ def _sum_of_products(
         lambda start, _: start < size,
         add_block,
         (0, tf.zeros([tf.shape(left)[0], tf.shape(right)[0]], tf.float64)),
-        parallel_iterations=1,
+        parallel_iterations=_BLOCKS_AT_ONCE,
     )
     return total
 

@@ -5,9 +5,11 @@ An aggregate that appends each client's value to rows, as
 Here they are written into memory that is allocated once.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
+import numpy as np
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -18,6 +20,10 @@ from tff_algos.execution.dataflow import Aggregate
 from tff_algos.execution.lazy import Lazy
 
 Tensors = Sequence[tf.Tensor]
+
+_LARGE_BYTES = 1 << 25
+# Of memory, in bytes, that TensorFlow's kernels rely on.
+_ALIGNMENT = 64
 
 
 def appends_rows(aggregate: Aggregate) -> bool:
@@ -60,6 +66,25 @@ def appends_rows(aggregate: Aggregate) -> bool:
     return all(map(appends, range(count)))
 
 
+def _empty_rows(count: int, like: tf.Tensor) -> tf.Tensor:
+    """Returns `count` rows like those of a tensor, in memory that is not shared.
+
+    Where they are large, the memory is NumPy's, which returns it to the system. TensorFlow's
+    own allocator keeps it, and after it has put small tensors there it is not in one
+    piece when the next round asks for it again.
+    """
+    shape = [count, *like.shape[1:]]
+    size = math.prod(shape) * like.dtype.size
+    plain = like.dtype in (tf.float32, tf.float64)
+    if size < _LARGE_BYTES or not plain or not like.device.endswith("CPU:0"):
+        # Not tf.zeros, which may share a constant's memory.
+        return tf.raw_ops.Empty(shape=shape, dtype=like.dtype)
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    rows = memory[start : start + size].view(like.dtype.as_numpy_dtype).reshape(shape)
+    return tf.experimental.dlpack.from_dlpack(rows.__dlpack__())
+
+
 class _Rows:
     """Rows that are written one after the other, without copies of those before."""
 
@@ -71,9 +96,7 @@ class _Rows:
 
     def append(self, rows: tf.Tensor) -> None:
         if self._rows is None:
-            shape = [self._num_clients, *rows.shape[1:]]
-            # Memory of its own, where tf.zeros may share a constant's.
-            self._rows = tf.raw_ops.Empty(shape=shape, dtype=rows.dtype)
+            self._rows = _empty_rows(self._num_clients, rows)
         end = self._filled + rows.shape[0]
         # A variable's rows could be assigned to as well, but reading it would copy.
         tf.raw_ops.InplaceUpdate(x=self._rows, i=tf.range(self._filled, end), v=rows)
