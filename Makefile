@@ -9,7 +9,8 @@ BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
 # A module's tests share what they have built, so modules stay whole.
-TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile
+# Reordered, modules of few but long tests would come last, one after the other.
+TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick

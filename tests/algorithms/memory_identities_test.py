@@ -215,6 +215,16 @@ def test_x24_feddyn_of_strength_zero_is_uniform_fedavg_to_the_bit():
     assert_same_bits(still, process("fedavg", client_weighting=UNIFORM), *data)
 
 
+def test_feddyn_adapts_nothing_to_clients_of_one_size():
+    clients = [problems.clients([5] * NUM_CLIENTS)[k] for k in range(NUM_CLIENTS)]
+    data = [
+        {k: clients[k].batches(BATCH, EPOCHS) for k in numbers}
+        for numbers in ((0, 1, 2), (3, 1))
+    ]
+    adaptive = process("feddyn", mean_examples=5.0 * EPOCHS)
+    assert_same_bits(adaptive, process("feddyn"), *data)
+
+
 @pytest.mark.parametrize("size", [2, NUM_CLIENTS])
 def test_x25_feddyns_first_round_is_fedprox_with_a_larger_server_rate(size):
     start = problems.initial_vector()

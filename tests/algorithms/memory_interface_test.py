@@ -271,6 +271,7 @@ BAD = [
         "dynamic_regularization=nan.*a number >= 0",
     ),
     (tff_algos.build_fed_dyn, {"num_clients": 2.0}, "num_clients=2.0.*an integer"),
+    (tff_algos.build_fed_dyn, {"mean_examples": 0.0}, "mean_examples=0.0.*number > 0"),
     (
         tff_algos.build_fed_dyn,
         {"client_learning_rate_decay": 1.5},

@@ -76,11 +76,18 @@ def test_scaffold(changes):
         assert_close([training.row(k) for k in range(NUM_CLIENTS)], own)
 
 
-def test_feddyn():
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_feddyn(adaptive):
     w, mean, own, alpha = START, np.zeros(6), np.zeros([NUM_CLIENTS, 6]), 0.5
-    for number, (training, output) in enumerate(rounds(process("feddyn"))):
+    strengths = np.mean(SIZES) / SIZES if adaptive else np.ones(NUM_CLIENTS)
+    changes = {"mean_examples": EPOCHS * np.mean(SIZES)} if adaptive else {}
+    for number, (training, output) in enumerate(rounds(process("feddyn", **changes))):
+
+        def correction(y, k, w=w):
+            return strengths[k] * (alpha * (y - w) - own[k])
+
         models = {
-            k: trained(k, w, correction=lambda y, k=k, w=w: -own[k] + alpha * (y - w))
+            k: trained(k, w, correction=functools.partial(correction, k=k))
             for k in COHORTS[number]
         }
         for k, y in models.items():

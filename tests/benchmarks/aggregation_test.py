@@ -44,7 +44,7 @@ def test_clients_are_made_up_and_have_all_their_examples():
 
 
 def client_batches(number):
-    return list(aggregation.client_data(number).as_numpy_iterator())
+    return list(aggregation.client_data(number, 100).as_numpy_iterator())
 
 
 def test_the_table_compares_with_the_mean_and_names_what_died():

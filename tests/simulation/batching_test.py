@@ -97,6 +97,14 @@ def test_the_types_do_not_depend_on_the_client(count, length):
     assert dataset.element_spec[1] == tf.TensorSpec([None], tf.int32)
 
 
+@pytest.mark.parametrize("count", [0, 5, 10])
+@pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 7}])
+@pytest.mark.parametrize("max_elements", [None, 7])
+def test_the_number_of_examples_is_that_of_the_batches(count, length, max_elements):
+    spec = BatchSpec(batch_size=4, max_elements=max_elements, **length)
+    assert spec.num_examples(count) == len(_flat(_batches(spec, count)))
+
+
 @pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 7}])
 @pytest.mark.parametrize("max_elements", [None, 7])
 def test_a_fresh_data_set_repeats_the_order(length, max_elements):

@@ -226,6 +226,36 @@ def test_dropping_out_of_pooled_data_is_refused(tmp_path):
         attrs.evolve(spec, stages=pooled, options=options)
 
 
+def test_feddyn_adapts_to_the_mean_of_what_clients_process(tmp_path):
+    record = registry.get("feddyn")
+    hparams = record.hparams(
+        adaptive_regularization=True,
+        dynamic_regularization=0.5,
+        total_rounds=2,
+        clients_per_round=3,
+        client_epochs_per_round=2,
+    )
+    (stage,) = record.build_stages(TASK, hparams)
+    sizes = [len(TASK.examples(name, "train")[0]) for name in TASK.train_client_ids]
+    assert len(set(sizes)) > 1
+    build = functools.partial(
+        tff_algos.build_fed_dyn,
+        TASK.model,
+        SGD(hparams.client_learning_rate),
+        dynamic_regularization=0.5,
+        num_clients=N,
+    )
+
+    def run(name, process):
+        spec = make_spec("feddyn", tmp_path / name)
+        runner.run(attrs.evolve(spec, stages=(attrs.evolve(stage, process=process),)))
+        return numbers(tmp_path / name)
+
+    by_flag = run("flag", stage.process)
+    assert by_flag == run("mean", build(mean_examples=2 * np.mean(sizes)))
+    assert by_flag != run("fixed", build())
+
+
 @pytest.mark.parametrize("name", ["mifa", "gradma", "gradma_s"])
 def test_more_rows_than_memory_holds_are_refused_with_what_would_do(name, monkeypatch):
     tiny = types.SimpleNamespace(total=2 * 9 * 4 * N - 1)

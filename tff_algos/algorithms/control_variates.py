@@ -13,6 +13,8 @@ first round is FedProx (mu = alpha, uniform weights) with server rate 1 + S/N; a
 is FedAvg with uniform weights.
 """
 
+import statistics
+
 import attrs
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -24,7 +26,15 @@ from tff_algos.algorithms import algorithm
 from tff_algos.client_works import local_model
 from tff_algos.client_works.control_variates import ControlVariate
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import NON_NEGATIVE, choice, hparam
+from tff_algos.hyperparameters import (
+    NON_NEGATIVE,
+    POSITIVE,
+    HyperparameterError,
+    choice,
+    hparam,
+    switch,
+)
+from tff_algos.simulation.task import Task
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +59,11 @@ class RegularizationHParams:
         NON_NEGATIVE,
         "strength of FedDyn's terms, loss per squared weight",
         "alpha",
+    )
+    adaptive_regularization: bool = switch(
+        False,
+        "a client's strength is in inverse proportion to its examples, their mean "
+        "alpha's; reads every client's examples once, to count them",
     )
 
 
@@ -131,6 +146,7 @@ def build_fed_dyn(
     *,
     dynamic_regularization: float,
     num_clients: int,
+    mean_examples: float | None = None,
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
@@ -149,6 +165,10 @@ def build_fed_dyn(
       client_optimizer: The optimizer of local steps, one per batch.
       dynamic_regularization: alpha, loss per squared weight, >= 0.
       num_clients: N, all clients that there are, >= 1.
+      mean_examples: n, the mean over all clients of the examples that one processes in
+        a round, > 0: those of a client that processes n_k have alpha_k = alpha * n/n_k
+        and lambda_k * n/n_k for alpha and lambda_k (the authors' code). None: alpha is
+        everybody's.
       client_learning_rate_decay: Factor on the client learning rate after every
         round, in (0, 1].
       model_distributor: Instead of a plain broadcast.
@@ -162,11 +182,16 @@ def build_fed_dyn(
       HyperparameterError: If a hyperparameter is out of range.
     """
     RegularizationHParams(dynamic_regularization=dynamic_regularization)
+    if mean_examples is not None and mean_examples not in POSITIVE:
+        raise HyperparameterError(
+            "mean_examples", mean_examples, f"a number {POSITIVE}"
+        )
     algorithm.check_num_clients(num_clients)
     client_work = client_works.build_dynamic_regularization_client_work(
         model_fn,
         client_optimizer,
         regularization=dynamic_regularization,
+        mean_examples=mean_examples,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
     )
@@ -198,12 +223,24 @@ def _build_scaffold_stages(task, hparams):
     return algorithm.single_stage("scaffold", process, hparams)
 
 
+def _mean_examples(task: Task, hparams: FedDynHParams) -> float:
+    """Returns how many examples a client processes in a round, the mean of all."""
+    batches = hparams.batches()
+    return statistics.fmean(
+        batches.num_examples(len(task.examples(client_id, "train")[0]))
+        for client_id in task.train_client_ids
+    )
+
+
 def _build_fed_dyn_stages(task, hparams):
     process = build_fed_dyn(
         task.model,
         algorithm.build_client_optimizer(hparams),
         dynamic_regularization=hparams.dynamic_regularization,
         num_clients=len(task.train_client_ids),
+        mean_examples=(
+            _mean_examples(task, hparams) if hparams.adaptive_regularization else None
+        ),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
     )
     return algorithm.single_stage("feddyn", process, hparams)

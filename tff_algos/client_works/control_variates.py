@@ -38,6 +38,15 @@ def _add(left: Tensors, right: Tensors, factor: float | tf.Tensor = 1.0) -> Tens
     )
 
 
+def _count(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns how many examples a client's batches have, int64 []."""
+
+    def add_batch(total, batch):
+        return total + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+
+    return dataset.reduce(tf.constant(0, tf.int64), add_batch)
+
+
 def build_scaffold_client_work(
     model: ModelOrFn,
     *,
@@ -123,6 +132,7 @@ def build_dynamic_regularization_client_work(
     optimizer: tff.learning.optimizers.Optimizer,
     *,
     regularization: float,
+    mean_examples: float | None = None,
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -137,6 +147,9 @@ def build_dynamic_regularization_client_work(
       optimizer: The client optimizer.
       regularization: alpha, loss per squared weight, >= 0; with 0 clients train
         plainly.
+      mean_examples: n, the mean over all clients of the examples that one processes in
+        a round, > 0; a client that processes n_k then has alpha * n/n_k and lambda_k *
+        n/n_k for alpha and lambda_k in what it minimises. None: alpha is everybody's.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
 
@@ -148,18 +161,29 @@ def build_dynamic_regularization_client_work(
         optimizer, learning_rate_decay=learning_rate_decay
     )
 
-    def correct(gradient, weight, linear, anchor):
-        alpha = tf.constant(regularization, gradient.dtype)
-        return gradient - linear + alpha * (weight - anchor)
+    def relative_strength(dataset: tf.data.Dataset) -> tf.Tensor:
+        """Returns n/n_k, float64 []; 1 where alpha is everybody's."""
+        if mean_examples is None:
+            return tf.constant(1.0, tf.float64)
+        mean = tf.constant(mean_examples, tf.float64)
+        return tf.math.divide_no_nan(mean, tf.cast(_count(dataset), tf.float64))
+
+    def regularized_gradients(given: RememberingInput):
+        strength = relative_strength(given.dataset)
+
+        def correct(gradient, weight, linear, anchor):
+            alpha = tf.constant(regularization, gradient.dtype)
+            own = tf.cast(strength, gradient.dtype)
+            return gradient + own * (alpha * (weight - anchor) - linear)
+
+        anchor = local_model.flatten(given.server_weights).trainable
+        return local_training.corrected_gradients(correct, given.row, anchor)
 
     def client_update(view: LocalModel, given: RememberingInput):
         step_gradients = local_training.plain_gradients
         # Skipped, not multiplied by zero, so that alpha = 0 is FedAvg to the bit.
         if regularization:
-            anchor = local_model.flatten(given.server_weights).trainable
-            step_gradients = local_training.corrected_gradients(
-                correct, given.row, anchor
-            )
+            step_gradients = regularized_gradients(given)
         update = local_update(
             view, given.round_num, given.server_weights, given.dataset, step_gradients
         )

@@ -48,6 +48,12 @@ class BatchSpec:
                 f"num_epochs={self.num_epochs}, num_steps={self.num_steps}."
             )
 
+    def num_examples(self, available: int) -> int:
+        """Returns how many examples the batches of `available` ones have."""
+        if self.num_steps is not None:
+            return self.batch_size * self.num_steps if available else 0
+        return self.num_epochs * min(available, self.max_elements or available)
+
 
 def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Dataset:
     """Returns the batches `(x [b, ...], y [b, ...])` that `spec` asks for.
