@@ -1,14 +1,15 @@
 """Measures what aggregators cost: seconds and memory of a round against FedAvg's mean.
 
     python benchmarks/aggregation.py
-    python benchmarks/aggregation.py --cohorts=10 --timed_rounds=5
+    python benchmarks/aggregation.py --cohorts=10 --timed_rounds=9
 
 Rounds of one local epoch of the EMNIST CNN with 1,206,590 weights on 200 random
 examples a client (EMNIST's writers have 198, on average), in batches of 20, by the
-in-process runtime. Every aggregator is in a
-process of its own, and those of one cohort take turns: who makes the machine slower
-does so for all. Seconds are the least of the timed rounds, because other programs only
-ever add. Memory is by how much a round's peak of the process exceeds what it held before
+in-process runtime. Every aggregator is in a process of its own, where its rounds
+alternate with FedAvg's: one process may be a tenth slower than another of the same
+program, and what makes the machine slower does so for both. Everything is the median of
+the rounds: seconds, the overhead over the round of FedAvg before (with the least and the
+greatest), and by how much the peak of the process's memory exceeds what it held before
 the first full round, when everything was compiled and the data were there.
 
     mean                     FedAvg: the unit
@@ -19,6 +20,7 @@ the first full round, when everything was compiled and the data were there.
     q-fair                   q-FedAvg's sums; its clients' losses before training included
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -45,13 +47,13 @@ import tensorflow_federated as tff
 from absl import app, flags
 
 import tff_algos
-from benchmarks.comparison import machine, tables
+from benchmarks.comparison import machine, summary, tables
 from benchmarks.comparison.workers import Worker
 from tasks.models import image
 from tff_algos import aggregators, execution
 
 _COHORTS = flags.DEFINE_list("cohorts", ["10", "100"], "Clients per round.")
-_ROUNDS = flags.DEFINE_integer("timed_rounds", 3, "Of each.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("timed_rounds", 5, "Of each.", lower_bound=1)
 _EXAMPLES = flags.DEFINE_integer(
     "examples_per_client", 200, "Of a round.", lower_bound=1
 )
@@ -113,6 +115,25 @@ def client_data(number: int, num_examples: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(_BATCH_SIZE)
 
 
+@attrs.frozen
+class Round:
+    """What a round took.
+
+    Attributes:
+      seconds: Of time.
+      cpu_seconds: Of all cores together.
+      megabytes: Of memory, at its peak, beyond what the process held before.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    megabytes: float
+
+
+# A round of the mean and the round after it, of another method.
+Pairs = Sequence[tuple[Round, Round]] | None
+
+
 class _PeakMemory:
     """The most memory that this process holds while the body runs, bytes."""
 
@@ -134,80 +155,61 @@ class _PeakMemory:
 
 
 def serve(
-    connection: Connection, name: str, num_clients: int, num_examples: int
+    connection: Connection,
+    name: str,
+    num_clients: int,
+    num_examples: int,
+    num_rounds: int,
 ) -> None:
-    """Runs rounds with one aggregator in this process, one at each request.
-
-    Sends the seconds of a first round of four clients, then for every request seconds,
-    CPU seconds and megabytes of a round of all.
-    """
-    method = METHODS[name]
+    """Sends `Pairs`: rounds of the mean and of a method, in turns in this process."""
     options = {}
-    if method.max_kept_bytes is not None:
-        options["max_kept_bytes"] = method.max_kept_bytes
+    if METHODS[name].max_kept_bytes is not None:
+        options["max_kept_bytes"] = METHODS[name].max_kept_bytes
     execution.set_in_process_context(**options)
     model = image.build_emnist_model("cnn_dropout", only_digits=False, seed=0)
-    process = method.build(model, tff.learning.optimizers.build_sgdm(0.05))
     data = [client_data(number, num_examples) for number in range(num_clients)]
-    state = process.initialize()
-    start = time.perf_counter()
-    state = process.next(state, data[:4]).state
-    connection.send(time.perf_counter() - start)
+    processes = [
+        METHODS[each].build(model, tff.learning.optimizers.build_sgdm(0.05))
+        for each in (_MEAN, name)
+    ]
+    # Four clients' round compiles what a round of all needs.
+    states = [each.next(each.initialize(), data[:4]).state for each in processes]
     held = psutil.Process().memory_info().rss
-    while connection.recv() is not None:
+
+    def measure(place: int) -> Round:
         start, cpu_start = time.perf_counter(), time.process_time()
         with _PeakMemory() as memory:
-            state = process.next(state, data).state
+            states[place] = processes[place].next(states[place], data).state
         seconds = time.perf_counter() - start
         cpu_seconds = time.process_time() - cpu_start
-        connection.send((seconds, cpu_seconds, (memory.peak - held) / _MEGABYTE))
+        return Round(seconds, cpu_seconds, (memory.peak - held) / _MEGABYTE)
+
+    connection.send([(measure(0), measure(1)) for _ in range(num_rounds)])
 
 
 def compare(
     num_clients: int, num_examples: int, num_rounds: int
-) -> Mapping[str, Sequence[tuple[float, float, float]] | None]:
-    """Measures rounds of all methods in turns; None for those whose process died."""
-    workers = {name: Worker(serve, name, num_clients, num_examples) for name in METHODS}
-    try:
-        for worker in workers.values():
-            worker.receive()
-        answers = [
-            {name: worker.ask("round") for name, worker in workers.items()}
-            for _ in range(num_rounds)
-        ]
-    finally:
-        for worker in workers.values():
-            worker.close()
-    found = {name: [answer[name] for answer in answers] for name in METHODS}
-    return {name: None if None in own else own for name, own in found.items()}
+) -> Mapping[str, Pairs]:
+    """Measures every method but the mean; None for those whose process died."""
+    measured = {}
+    for name in METHODS:
+        if name != _MEAN:
+            arguments = name, num_clients, num_examples, num_rounds
+            with contextlib.closing(Worker(serve, *arguments)) as worker:
+                measured[name] = worker.receive()
+    return measured
 
 
-def make_table(
-    num_clients: int,
-    measured: Mapping[str, Sequence[tuple[float, float, float]] | None],
-) -> str:
+def make_table(num_clients: int, measured: Mapping[str, Pairs]) -> str:
     """Returns the table of one cohort, a line for each aggregator."""
-    best = {
-        name: own and [min(each[k] for each in own) for k in (0, 1)]
-        for name, own in measured.items()
-    }
-    rows = []
-    for name, own in measured.items():
-        if own is None or best[_MEAN] is None:
+    units = [unit for pairs in measured.values() for unit, _ in pairs or ()]
+    rows = [_row(_MEAN, units, ["", ""])]
+    for name, pairs in measured.items():
+        if pairs is None:
             rows.append([name, *["died"] * 5])
             continue
-        overheads = [
-            f"{100 * (mine / unit - 1):+.1f}"
-            for mine, unit in zip(best[name], best[_MEAN], strict=True)
-        ]
-        rows.append(
-            [
-                name,
-                *map(tables.format_number, best[name]),
-                *overheads,
-                tables.format_number(statistics.median(each[2] for each in own)),
-            ]
-        )
+        overheads = [_overhead(pairs, key) for key in ("seconds", "cpu_seconds")]
+        rows.append(_row(name, [own for _, own in pairs], overheads))
     header = [
         f"{num_clients} clients",
         "s per round",
@@ -217,6 +219,24 @@ def make_table(
         "peak MB more",
     ]
     return tables.format_table(header, rows)
+
+
+def _row(name: str, rounds: Sequence[Round], overheads: Sequence[str]) -> list[str]:
+    if not rounds:
+        return [name, *["died"] * 5]
+    seconds, cpu_seconds, megabytes = (
+        tables.format_number(statistics.median(column))
+        for column in zip(*map(attrs.astuple, rounds), strict=True)
+    )
+    return [name, seconds, cpu_seconds, *overheads, megabytes]
+
+
+def _overhead(pairs: Sequence[tuple[Round, Round]], key: str) -> str:
+    """Returns by how many per cent rounds exceed those of the mean."""
+    found = summary.spread(
+        [100 * (getattr(own, key) / getattr(unit, key) - 1) for unit, own in pairs]
+    )
+    return f"{found.median:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
 
 
 def main(argv: Sequence[str]) -> None:

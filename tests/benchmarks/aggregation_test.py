@@ -4,9 +4,9 @@ No time is asserted.
 """
 
 import numpy as np
-import pytest
 
 from benchmarks import aggregation
+from benchmarks.aggregation import Round
 from tests import problems
 from tff_algos import execution
 
@@ -48,16 +48,25 @@ def client_batches(number):
 
 
 def test_the_table_compares_with_the_mean_and_names_what_died():
+    def pairs(*own):
+        units = [Round(1.0, 4.0, 20.0), Round(2.0, 3.0, 10.0), Round(1.0, 1.0, 30.0)]
+        return list(zip(units, own, strict=True))
+
     measured = {
-        "mean": [(2.0, 3.0, 10.0), (1.0, 4.0, 20.0)],
-        "min norm": [(1.1, 4.0, 500.0), (1.5, 3.3, 510.0)],
+        "min norm": pairs(
+            Round(1.1, 6.0, 500.0), Round(2.4, 3.3, 520.0), Round(0.5, 1.2, 510.0)
+        ),
         "q-fair": None,
     }
-    mean, min_norm, q_fair = aggregation.make_table(10, measured).splitlines()[2:]
-    cells = [cell.strip() for cell in min_norm.split("|")[1:-1]]
-    assert cells[0] == "min norm"
-    assert [float(cell) for cell in cells[1:]] == pytest.approx(
-        [1.1, 3.3, 10.0, 10.0, 505.0], rel=1e-3
-    )
-    assert "+0.0" in mean
-    assert q_fair.count("died") == 5
+    rows = aggregation.make_table(10, measured).splitlines()[2:]
+    mean, min_norm, q_fair = ([c.strip() for c in row.split("|")[1:-1]] for row in rows)
+    assert mean == ["mean", "1.00", "3.00", "", "", "20.0"]
+    assert min_norm[:3] == ["min norm", "1.10", "3.30"]
+    assert min_norm[3:5] == ["+10.0 (-50.0 to +20.0)", "+20.0 (+10.0 to +50.0)"]
+    assert min_norm[5:] == ["510"]
+    assert q_fair == ["q-fair", *["died"] * 5]
+
+
+def test_where_all_died_the_table_says_so():
+    table = aggregation.make_table(10, {"q-fair": None})
+    assert table.count("died") == 10
