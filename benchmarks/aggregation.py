@@ -6,18 +6,19 @@
 Rounds of one local epoch of the EMNIST CNN with 1,206,590 weights on 200 random
 examples a client (EMNIST's writers have 198, on average), in batches of 20, by the
 in-process runtime. Every aggregator is in a process of its own, where its rounds
-alternate with FedAvg's: one process may be a tenth slower than another of the same
-program, and what makes the machine slower does so for both. Everything is the median of
-the rounds: seconds, the overhead over the round of FedAvg before (with the least and the
-greatest), and by how much the peak of the process's memory exceeds what it held before
-the first full round, when everything was compiled and the data were there.
+alternate with FedAvg's. Aggregation is by how many seconds rounds of one example a client
+exceed FedAvg's before them, median (least to greatest), and their median's share of
+FedAvg's whole round. Whole rounds would not tell: the same training takes a tenth more or
+less from process to process. Memory is by how much the peak of the process exceeds what
+it held before the first whole round, when everything was compiled and the data were
+there.
 
     mean                     FedAvg: the unit
     min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
     min norm, in 8 blocks    the same, an eighth of the columns at a time
     ... from a file          the same, clients' updates in a file between the turns
     normalised mean          FedAvg-n, normalised by the clients
-    q-fair                   q-FedAvg's sums; its clients' losses before training included
+    q-fair                   q-FedAvg's sums; its rounds have the losses before training, too
 """
 
 import contextlib
@@ -60,6 +61,7 @@ _EXAMPLES = flags.DEFINE_integer(
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BATCH_SIZE = 20
+_DIED = ["died"] * 5
 _MEGABYTE = 2**20
 _MEAN = "mean"
 
@@ -131,7 +133,20 @@ class Round:
 
 
 # A round of the mean and the round after it, of another method.
-Pairs = Sequence[tuple[Round, Round]] | None
+Pairs = Sequence[tuple[Round, Round]]
+
+
+@attrs.frozen
+class Measured:
+    """Rounds of a method.
+
+    Attributes:
+      whole: With all examples.
+      short: With one example a client.
+    """
+
+    whole: Pairs
+    short: Pairs
 
 
 class _PeakMemory:
@@ -161,22 +176,25 @@ def serve(
     num_examples: int,
     num_rounds: int,
 ) -> None:
-    """Sends `Pairs`: rounds of the mean and of a method, in turns in this process."""
+    """Sends `Measured` of a method, which has turns with the mean in this process."""
     options = {}
     if METHODS[name].max_kept_bytes is not None:
         options["max_kept_bytes"] = METHODS[name].max_kept_bytes
     execution.set_in_process_context(**options)
     model = image.build_emnist_model("cnn_dropout", only_digits=False, seed=0)
-    data = [client_data(number, num_examples) for number in range(num_clients)]
+    whole, short = (
+        [client_data(number, size) for number in range(num_clients)]
+        for size in (num_examples, 1)
+    )
     processes = [
         METHODS[each].build(model, tff.learning.optimizers.build_sgdm(0.05))
         for each in (_MEAN, name)
     ]
     # Four clients' round compiles what a round of all needs.
-    states = [each.next(each.initialize(), data[:4]).state for each in processes]
+    states = [each.next(each.initialize(), whole[:4]).state for each in processes]
     held = psutil.Process().memory_info().rss
 
-    def measure(place: int) -> Round:
+    def measure(place: int, data: Sequence[tf.data.Dataset]) -> Round:
         start, cpu_start = time.perf_counter(), time.process_time()
         with _PeakMemory() as memory:
             states[place] = processes[place].next(states[place], data).state
@@ -184,12 +202,15 @@ def serve(
         cpu_seconds = time.process_time() - cpu_start
         return Round(seconds, cpu_seconds, (memory.peak - held) / _MEGABYTE)
 
-    connection.send([(measure(0), measure(1)) for _ in range(num_rounds)])
+    def pairs(data: Sequence[tf.data.Dataset]) -> Pairs:
+        return [(measure(0, data), measure(1, data)) for _ in range(num_rounds)]
+
+    connection.send(Measured(pairs(whole), pairs(short)))
 
 
 def compare(
     num_clients: int, num_examples: int, num_rounds: int
-) -> Mapping[str, Pairs]:
+) -> Mapping[str, Measured | None]:
     """Measures every method but the mean; None for those whose process died."""
     measured = {}
     for name in METHODS:
@@ -200,43 +221,39 @@ def compare(
     return measured
 
 
-def make_table(num_clients: int, measured: Mapping[str, Pairs]) -> str:
+def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str:
     """Returns the table of one cohort, a line for each aggregator."""
-    units = [unit for pairs in measured.values() for unit, _ in pairs or ()]
-    rows = [_row(_MEAN, units, ["", ""])]
-    for name, pairs in measured.items():
-        if pairs is None:
-            rows.append([name, *["died"] * 5])
-            continue
-        overheads = [_overhead(pairs, key) for key in ("seconds", "cpu_seconds")]
-        rows.append(_row(name, [own for _, own in pairs], overheads))
+    units = [mean for own in measured.values() if own for mean, _ in own.whole]
+    rows = [[_MEAN, *(_medians(units, "", "") if units else _DIED)]]
+    for name, own in measured.items():
+        rows.append([name, *(_compare_with_mean(own) if own else _DIED)])
     header = [
         f"{num_clients} clients",
         "s per round",
         "CPU s per round",
-        "overhead, %",
-        "overhead of CPU, %",
+        "aggregation, s more",
+        "of a round, %",
         "peak MB more",
     ]
     return tables.format_table(header, rows)
 
 
-def _row(name: str, rounds: Sequence[Round], overheads: Sequence[str]) -> list[str]:
-    if not rounds:
-        return [name, *["died"] * 5]
+def _compare_with_mean(measured: Measured) -> list[str]:
+    more = summary.spread([own.seconds - mean.seconds for mean, own in measured.short])
+    unit = statistics.median(mean.seconds for mean, _ in measured.whole)
+    return _medians(
+        [own for _, own in measured.whole],
+        f"{more.median:.2f} ({more.low:.2f} to {more.high:.2f})",
+        f"{100 * more.median / unit:.1f}",
+    )
+
+
+def _medians(rounds: Sequence[Round], *aggregation: str) -> list[str]:
     seconds, cpu_seconds, megabytes = (
         tables.format_number(statistics.median(column))
         for column in zip(*map(attrs.astuple, rounds), strict=True)
     )
-    return [name, seconds, cpu_seconds, *overheads, megabytes]
-
-
-def _overhead(pairs: Sequence[tuple[Round, Round]], key: str) -> str:
-    """Returns by how many per cent rounds exceed those of the mean."""
-    found = summary.spread(
-        [100 * (getattr(own, key) / getattr(unit, key) - 1) for unit, own in pairs]
-    )
-    return f"{found.median:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    return [seconds, cpu_seconds, *aggregation, megabytes]
 
 
 def main(argv: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ No time is asserted.
 import numpy as np
 
 from benchmarks import aggregation
-from benchmarks.aggregation import Round
+from benchmarks.aggregation import Measured, Round
 from tests import problems
 from tff_algos import execution
 
@@ -48,22 +48,23 @@ def client_batches(number):
 
 
 def test_the_table_compares_with_the_mean_and_names_what_died():
-    def pairs(*own):
-        units = [Round(1.0, 4.0, 20.0), Round(2.0, 3.0, 10.0), Round(1.0, 1.0, 30.0)]
-        return list(zip(units, own, strict=True))
+    def pairs(means, *own):
+        return [
+            (Round(*mean), Round(*each)) for mean, each in zip(means, own, strict=True)
+        ]
 
-    measured = {
-        "min norm": pairs(
-            Round(1.1, 6.0, 500.0), Round(2.4, 3.3, 520.0), Round(0.5, 1.2, 510.0)
-        ),
-        "q-fair": None,
-    }
+    whole = [(1.0, 4.0, 20.0), (2.0, 3.0, 10.0), (1.0, 1.0, 30.0)]
+    short = [(0.5, 0.0, 0.0), (0.4, 0.0, 0.0), (0.6, 0.0, 0.0)]
+    min_norm = Measured(
+        pairs(whole, (1.1, 6.0, 500.0), (2.4, 3.3, 520.0), (0.5, 1.2, 510.0)),
+        pairs(short, (0.45, 0.0, 0.0), (0.45, 0.0, 0.0), (0.7, 0.0, 0.0)),
+    )
+    measured = {"min norm": min_norm, "q-fair": None}
     rows = aggregation.make_table(10, measured).splitlines()[2:]
-    mean, min_norm, q_fair = ([c.strip() for c in row.split("|")[1:-1]] for row in rows)
+    mean, least, q_fair = ([c.strip() for c in row.split("|")[1:-1]] for row in rows)
     assert mean == ["mean", "1.00", "3.00", "", "", "20.0"]
-    assert min_norm[:3] == ["min norm", "1.10", "3.30"]
-    assert min_norm[3:5] == ["+10.0 (-50.0 to +20.0)", "+20.0 (+10.0 to +50.0)"]
-    assert min_norm[5:] == ["510"]
+    assert least[:3] == ["min norm", "1.10", "3.30"]
+    assert least[3:] == ["0.05 (-0.05 to 0.10)", "5.0", "510"]
     assert q_fair == ["q-fair", *["died"] * 5]
 
 
