@@ -170,8 +170,11 @@ def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
 
 
 def _as_published(people: np.ndarray, num_people: int) -> np.ndarray:
-    """Returns the places that Hu et al.'s code takes for the `people` of a client."""
-    # Which four fifths is a matter of the order of a set, there as here.
+    """Returns the places taken for the `people` of a client, by Hu et al.'s division.
+
+    Theirs are off by one and four fifths of them. Which ones is not known: those first
+    in the order of a set are what comes closest to the published figures.
+    """
     shifted = list(set(((people + 1) % num_people).tolist()))
     return np.sort(shifted[: len(shifted) * 4 // 5])
 
