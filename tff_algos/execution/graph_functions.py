@@ -33,9 +33,14 @@ def build(fragment: Fragment, device: str | None = None) -> Function:
       each output.
     """
 
+    on_cpu = device is not None and "CPU" in device
+
+    def with_loops(leaf: leaves_lib.Leaf) -> leaves_lib.Leaf:
+        return leaf.with_loops_on_cpu if on_cpu else leaf.with_loops
+
     def run(*inputs: tf.Tensor) -> list[tf.Tensor]:
         with tf.device(device):
-            return evaluate(fragment, inputs, lambda leaf: leaf.with_loops)
+            return evaluate(fragment, inputs, with_loops)
 
     return trace(run, _specs(fragment.inputs))
 

@@ -38,6 +38,10 @@ _ANONYMOUS_OPS = {
 }
 _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
+# oneDNN's kernels of these gradients are used where the rewrite of the graph has
+# come by the forward op before.
+_BEHIND_FORWARD_OPS = ("LRNGrad", "MaxPoolGrad")
+
 _REFERENCE_OPS = ("Variable", "VariableV2", "TemporaryVariable")
 
 _numbers = itertools.count()
@@ -183,6 +187,37 @@ def called_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
             yield value.func.name
         for function in value.list.func:
             yield function.name
+
+
+def keep_loops_whole(graph_def: GraphDef) -> None:
+    """Keeps loops with certain gradients from being merged into the graph, on CPUs.
+
+    Of a loop that is merged no op comes first, and the order in which TensorFlow goes
+    through it depends on addresses: some executions of a graph had oneDNN's gradient of
+    max pooling, others Eigen's, which made a step of a small CNN an eighth slower. The
+    body of a loop that stays a function has a beginning. Each iteration costs some ten
+    microseconds more, and all of the body is on one device: not for GPUs.
+    """
+    functions = {each.signature.name: each for each in graph_def.library.function}
+    for node in all_nodes(graph_def):
+        if node.op in ("While", "StatelessWhile"):
+            ops = _reached_ops(node.attr["body"].func.name, functions)
+            if not ops.isdisjoint(_BEHIND_FORWARD_OPS):
+                node.attr["_lower_using_switch_merge"].b = False
+
+
+def _reached_ops(
+    name: str, functions: Mapping[str, function_pb2.FunctionDef]
+) -> set[str]:
+    """Returns the ops of a function and of all functions that it calls."""
+    ops, found, waiting = set(), {name}, [name]
+    while waiting:
+        for node in functions[waiting.pop()].node_def:
+            ops.add(node.op)
+            called = {each for each in called_functions(node) if each in functions}
+            waiting += called - found
+            found |= called
+    return ops
 
 
 def argument_specs(

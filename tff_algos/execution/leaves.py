@@ -3,7 +3,7 @@
 import functools
 import graphlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -65,10 +65,20 @@ class Leaf:
 
         Lives as long as this one, and with it the functions that it calls.
         """
+        return self._rewritten(
+            reduction_loops.reduce_by_loops, graph_rewrites.keep_data_on_host
+        )
+
+    @functools.cached_property
+    def with_loops_on_cpu(self) -> "Leaf":
+        """`with_loops` for the CPU alone."""
+        return self.with_loops._rewritten(graph_rewrites.keep_loops_whole)
+
+    def _rewritten(self, *rewrites: Callable[[tf.compat.v1.GraphDef], None]) -> "Leaf":
         graph_def = tf.compat.v1.GraphDef()
         graph_def.CopyFrom(self.graph_def)
-        reduction_loops.reduce_by_loops(graph_def)
-        graph_rewrites.keep_data_on_host(graph_def)
+        for rewrite in rewrites:
+            rewrite(graph_def)
         graph_rewrites.prefix_functions(graph_def)
         return attrs.evolve(self, graph_def=graph_def)
 
