@@ -190,19 +190,21 @@ def test_no_weight_exceeds_the_cap():
     )
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_clients_without_weight_or_with_nan_are_as_good_as_absent(normalize):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("broken", [np.nan, -np.inf])
+@pytest.mark.parametrize("rule", [{}, {"normalize": True}, {"num_blocks": 3}])
+def test_clients_without_weight_or_with_nan_are_as_good_as_absent(rule, broken, dtype):
+    rule = {"epsilon": 0.2, "dtype": dtype, **rule}
     updates = random_updates(4)
-    expected, _ = combine(updates[:3], [1, 2, 3], normalize=normalize, epsilon=0.2)
-    broken = np.where(np.arange(12) == 5, np.nan, 1.0)
+    expected, _ = combine(updates[:3], [1, 2, 3], **rule)
+    bad = np.where(np.arange(12) == 5, broken, 1.0)
     found, measurements = combine(
-        [updates[0], broken, *updates[1:]],
-        [1, 9, 2, 3, 0],
-        normalize=normalize,
-        epsilon=0.2,
+        [updates[0], bad, *updates[1:], updates[0]], [1, 9, 2, 3, 0, broken], **rule
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert measurements["num_non_finite_clients"] == 1
+    rtol = 1e-9 if dtype == np.float64 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=rtol)
+    assert measurements["num_non_finite_clients"] == 2
+    assert measurements["qp_fallbacks"] == 0
 
 
 def test_updates_of_zero_are_left_out_or_stop_the_round():

@@ -8,6 +8,17 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.finite import all_finite, zero_unless
+
+
+def check_floating_point(value_type: tff.Type) -> None:
+    """Raises TypeError if `value_type` holds anything but floating point tensors."""
+    if not tff.types.is_structure_of_floats(value_type):
+        raise TypeError(
+            "Expected value_type to be a structure of floating point tensors, "
+            f"found {value_type}."
+        )
+
 
 def build_exclude_computation(
     value_type: tff.Type, weight_type: tff.Type
@@ -21,23 +32,13 @@ def build_exclude_computation(
     Raises:
       TypeError: If `value_type` holds anything but floating point tensors.
     """
-    if not tff.types.is_structure_of_floats(value_type):
-        raise TypeError(
-            "Expected value_type to be a structure of floating point tensors, "
-            f"found {value_type}."
-        )
+    check_floating_point(value_type)
 
     @tff.tensorflow.computation(value_type, weight_type)
     @tf.function
     def exclude(value, weight):
-        tensors = [*tf.nest.flatten(value), tf.cast(weight, tf.float64)]
-        finite = tf.reduce_all(
-            [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
-        )
-        value, weight = tf.nest.map_structure(
-            lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)),
-            (value, weight),
-        )
+        finite = all_finite((value, tf.cast(weight, tf.float64)))
+        value, weight = zero_unless(finite, (value, weight))
         return value, weight, tf.cast(tf.logical_not(finite), np.int32)
 
     return exclude

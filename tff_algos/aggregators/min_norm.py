@@ -15,12 +15,17 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
+from tff_algos.aggregators.exclude_non_finite import (
+    build_exclude_computation,
+    check_floating_point,
+)
 from tff_algos.aggregators.gather import build_gather_computation
 from tff_algos.aggregators.min_norm_rule import (
     MinNormRule,
+    MinNormWeights,
     ZeroUpdates,
     combine_rows,
+    combine_some_rows,
     quick_gram_matrix,
 )
 
@@ -131,14 +136,13 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
           TypeError: If `value_type` holds anything but floating point tensors of
             known shape.
         """
-        exclude = build_exclude_computation(value_type, weight_type)
+        check_floating_point(value_type)
         if self._num_blocks == 1:
             combine = _build_combination(self._rule, value_type, weight_type)
         else:
             combine = _build_blockwise_combination(
                 self._rule, value_type, weight_type, self._num_blocks
             )
-        names = tff.structure.name_list(combine.type_signature.result[1].member)
 
         @tff.federated_computation
         def initialize():
@@ -150,14 +154,7 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
             tff.FederatedType(weight_type, tff.CLIENTS),
         )
         def next_fn(state, value, weight):
-            value, weight, excluded = tff.federated_map(exclude, (value, weight))
             result, measurements = combine(value, weight)
-            measurements = tff.federated_zip(
-                _named(
-                    num_non_finite_clients=tff.federated_sum(excluded),
-                    **{name: measurements[name] for name in names},
-                )
-            )
             return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
         return tff.templates.AggregationProcess(initialize, next_fn)
@@ -166,7 +163,11 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
 def _build_combination(
     rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type
 ) -> tff.Computation:
-    """Builds `({value}@CLIENTS, {weight}@CLIENTS -> <value, measurements>)`."""
+    """Builds `({value}@CLIENTS, {weight}@CLIENTS -> <value, measurements>)`.
+
+    The inner products tell which updates are not finite, so that clients need not look
+    at theirs.
+    """
     gather = build_gather_computation(
         tff.StructType([("weight", weight_type), ("value", value_type)])
     )
@@ -174,13 +175,21 @@ def _build_combination(
     @tff.tensorflow.computation(gather.type_signature.result.member)
     @tf.function
     def combine(gathered):
-        rows = tf.nest.flatten(gathered["value"])
+        rows, weights = tf.nest.flatten(gathered["value"]), gathered["weight"]
         gram = tf.add_n([quick_gram_matrix(each) for each in rows])
-        chosen = rule.weights(gram, gathered["weight"])
-        result = tf.nest.map_structure(
-            lambda each: combine_rows(chosen.coefficients, each), gathered["value"]
+        finite = tf.math.is_finite(tf.linalg.diag_part(gram))
+        finite &= tf.math.is_finite(tf.cast(weights, tf.float64))
+        of_finite = finite[:, tf.newaxis] & finite[tf.newaxis, :]
+        chosen = rule.weights(
+            tf.where(of_finite, gram, 0.0), tf.where(finite, weights, 0)
         )
-        return result, chosen.measurements
+        combined = tf.cond(
+            tf.reduce_all(finite),
+            lambda: [combine_rows(chosen.coefficients, each) for each in rows],
+            lambda: [combine_some_rows(chosen.coefficients, each) for each in rows],
+        )
+        result = tf.nest.pack_sequence_as(gathered["value"], combined)
+        return result, _measurements(tf.logical_not(finite), chosen)
 
     @tff.federated_computation(
         tff.FederatedType(value_type, tff.CLIENTS),
@@ -192,6 +201,14 @@ def _build_combination(
         return result, measurements
 
     return gather_and_combine
+
+
+def _measurements(
+    excluded: tf.Tensor, chosen: MinNormWeights
+) -> collections.OrderedDict[str, tf.Tensor]:
+    """Returns those of the rule and how many clients were excluded, of [S]."""
+    count = tf.reduce_sum(tf.cast(excluded, tf.int32))
+    return _named(num_non_finite_clients=count, **chosen.measurements)
 
 
 def _build_blockwise_combination(
@@ -222,8 +239,9 @@ def _build_blockwise_combination(
         padded = tf.pad(flatten(value), [[0, width * num_blocks - size]])
         return tf.ensure_shape(padded[start : start + width], [width])
 
+    exclude = build_exclude_computation(value_type, weight_type)
     gather_labels = build_gather_computation(
-        tff.to_type(_named(weight=weight_type, fingerprint=np.int64))
+        tff.to_type(_named(weight=weight_type, fingerprint=np.int64, excluded=np.int32))
     )
     gather_block = build_gather_computation(
         tff.TensorType(dtype.as_numpy_dtype, [width])
@@ -252,7 +270,7 @@ def _build_blockwise_combination(
     @tf.function
     def choose(gram, labels):
         chosen = rule.weights(gram, labels["weight"])
-        return chosen.coefficients, chosen.measurements
+        return chosen.coefficients, _measurements(labels["excluded"], chosen)
 
     @tff.tensorflow.computation(
         value_type, np.int64, tff.TensorType(np.float64, [None]), labels_type
@@ -269,9 +287,12 @@ def _build_blockwise_combination(
         tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def combine_in_turns(value, weight):
+        value, weight, excluded = tff.federated_map(exclude, (value, weight))
         label = tff.federated_map(fingerprint, value)
         labels = gather_labels(
-            tff.federated_zip(_named(weight=weight, fingerprint=label))
+            tff.federated_zip(
+                _named(weight=weight, fingerprint=label, excluded=excluded)
+            )
         )
         start = tff.federated_eval(first_start, tff.SERVER)
         gram = None

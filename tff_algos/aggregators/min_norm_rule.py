@@ -68,17 +68,17 @@ def _sum_of_products(
 ) -> tf.Tensor:
     """Returns inner products, multiplied in `dtype` `width` columns at a time."""
     size = tf.reduce_prod(tf.shape(rows)[1:])
-    left, right = (
-        tf.reshape(each, [tf.shape(each)[0], size]) for each in (others, rows)
-    )
+    right = tf.reshape(rows, [tf.shape(rows)[0], size])
+    # One tensor for both, or the loop would cut every block out twice.
+    left = right if others is rows else tf.reshape(others, [tf.shape(others)[0], size])
 
     def block_of(matrix, start):
         return tf.cast(matrix[:, start : start + width], dtype)
 
     def add_block(start, total):
-        products = tf.matmul(
-            block_of(left, start), block_of(right, start), transpose_b=True
-        )
+        block = block_of(right, start)
+        other = block if left is right else block_of(left, start)
+        products = tf.matmul(other, block, transpose_b=True)
         return start + width, total + tf.cast(products, tf.float64)
 
     _, total = tf.while_loop(
@@ -97,6 +97,28 @@ def combine_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         flat, tf.cast(coefficients, rows.dtype), transpose_a=True
     )
     return tf.reshape(combined, tf.shape(rows)[1:])
+
+
+def combine_some_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns `combine_rows` of the rows whose coefficients are not zero.
+
+    The others may hold anything, NaN too. Takes longer than `combine_rows`, and no more
+    memory.
+    """
+    coefficients = tf.cast(coefficients, rows.dtype)
+
+    def add(index, total):
+        row = tf.math.multiply_no_nan(rows[index], coefficients[index])
+        return index + 1, total + row
+
+    _, total = tf.while_loop(
+        lambda index, _: index < tf.shape(rows)[0],
+        add,
+        (0, tf.zeros(tf.shape(rows)[1:], rows.dtype)),
+        shape_invariants=(tf.TensorShape([]), rows.shape[1:]),
+        parallel_iterations=1,
+    )
+    return total
 
 
 @attrs.frozen

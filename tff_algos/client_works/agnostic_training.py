@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import attacks, local_model, local_training, round_process
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.round_process import client_data_type, read_index
+from tff_algos.finite import zero_unless
 from tff_algos.solvers import box_simplex
 
 
@@ -124,7 +125,7 @@ def build_agnostic_training_client_work(
             report = report.with_weight(
                 tf.cast(tf.gather(state.mixture, index), tf.float32)
             )
-            loss = local_model.zero_unless(report.counts_in, loss)
+            loss = zero_unless(report.counts_in, loss)
             own = tf.one_hot(index, num_clients, dtype=tf.float64)
             return (
                 report.result,

@@ -10,8 +10,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
 from tff_algos.client_works.local_model import LocalModel, Tensors
+from tff_algos.finite import all_finite, zero_unless
 
 
 def client_weight(
@@ -62,7 +62,7 @@ class ClientReport:
         """Returns the report with another weight, which is 0 if it does not count."""
         result = tff.learning.templates.ClientResult(
             update=self.result.update,
-            update_weight=local_model.zero_unless(self.counts_in, weight),
+            update_weight=zero_unless(self.counts_in, weight),
         )
         return attrs.evolve(self, result=result)
 
@@ -97,7 +97,7 @@ def report(
     statistics = ()
     if model.has_statistics:
         statistics = tuple(t for t in non_trainable if t.dtype.is_floating)
-    finite = local_model.all_finite([update, statistics, *also_finite])
+    finite = all_finite([update, statistics, *also_finite])
     empty = tf.equal(num_examples, 0)
     keep = tf.logical_and(finite, tf.logical_not(empty))
     update = tf.nest.pack_sequence_as(server_weights.trainable, update)
@@ -107,8 +107,8 @@ def report(
     weight = client_weight(weighting, num_examples)
     return ClientReport(
         result=tff.learning.templates.ClientResult(
-            update=local_model.zero_unless(keep, update),
-            update_weight=local_model.zero_unless(keep, weight),
+            update=zero_unless(keep, update),
+            update_weight=zero_unless(keep, weight),
         ),
         metrics=model.unfinalized_metrics(metrics, keep),
         counts=collections.OrderedDict(

@@ -404,17 +404,3 @@ def flatten(weights: tff.learning.models.ModelWeights) -> Weights:
         tuple(tf.nest.flatten(weights.trainable)),
         tuple(tf.nest.flatten(weights.non_trainable)),
     )
-
-
-def all_finite(tensors: Any) -> tf.Tensor:
-    """Returns whether no tensor of a structure holds NaN or infinity (bool [])."""
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(tensors)]
-    )
-
-
-def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:
-    """Returns `tensors` where `keep` holds, else zeros of the same structure."""
-    return tf.nest.map_structure(
-        lambda tensor: tf.where(keep, tensor, tf.zeros_like(tensor)), tensors
-    )

@@ -29,6 +29,7 @@ from tff_algos.client_works.local_training import (
 from tff_algos.client_works.passes import Passes
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
+from tff_algos.finite import zero_unless
 
 Query = Literal["next_batch", "all", "held_out"]
 
@@ -231,7 +232,7 @@ def build_meta_gradient_client_work(
             norm,
             non_trainable=final.non_trainable,
         )
-        norm = local_model.zero_unless(report.counts_in, tf.cast(norm, tf.float32))
+        norm = zero_unless(report.counts_in, tf.cast(norm, tf.float32))
         return report, {"max_gradient_norm": norm}
 
     return build_round_process(model, client_update, metrics_aggregator)

@@ -16,6 +16,7 @@ from tff_algos.client_works.local_training import (
     train,
 )
 from tff_algos.client_works.round_process import measurements
+from tff_algos.finite import all_finite, zero_unless
 
 
 class _FrozenState(tff.learning.optimizers.Optimizer):
@@ -128,7 +129,7 @@ def build_mime_lite_client_work(
                 full.gradient_sum,
                 non_trainable=final.weights.non_trainable,
             )
-            gradient = local_model.zero_unless(report.counts_in, full.gradient_sum)
+            gradient = zero_unless(report.counts_in, full.gradient_sum)
             gradient = tf.nest.pack_sequence_as(server_weights.trainable, gradient)
             return report.result, report.metrics, report.counts, gradient
 
@@ -139,7 +140,7 @@ def build_mime_lite_client_work(
         gradient = tuple(tf.nest.flatten(gradient))
         weights = tuple(map(tf.zeros_like, gradient))
         advanced, _ = base_optimizer.next(state.optimizer, weights, gradient)
-        finite = local_model.all_finite(gradient)
+        finite = all_finite(gradient)
         optimizer_state = tf.nest.map_structure(
             lambda new, old: tf.where(finite, new, old), advanced, state.optimizer
         )

@@ -32,6 +32,7 @@ from tff_algos.client_works.round_process import (
     read_index,
     with_index,
 )
+from tff_algos.finite import all_finite, zero_unless
 
 
 @attrs.frozen
@@ -160,9 +161,7 @@ def build_remembering_process(
                     row,
                 ),
             )
-            contribution = local_model.zero_unless(
-                report.counts_in, result.contribution
-            )
+            contribution = zero_unless(report.counts_in, result.contribution)
             outcome = report.result
             if with_client_index:
                 outcome = with_index(outcome, reported["client_index"])
@@ -183,7 +182,7 @@ def build_remembering_process(
     @tf.function
     def next_state(state, total):
         shared = next_shared(state.shared, total)
-        finite = local_model.all_finite(shared) if shared else tf.constant(True)
+        finite = all_finite(shared) if shared else tf.constant(True)
         kept = tf.nest.map_structure(
             lambda new, old: tf.where(finite, new, old), shared, state.shared
         )

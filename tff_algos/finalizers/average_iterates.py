@@ -8,7 +8,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
+from tff_algos.finite import all_finite
 
 
 @attrs.frozen
@@ -66,7 +66,7 @@ def build_average_iterates_finalizer(
     @tf.function
     def add(average, num_rounds, weights, update):
         # A round that was rejected has made no model.
-        made = tf.cast(local_model.all_finite(update), tf.int32)
+        made = tf.cast(all_finite(update), tf.int32)
         count = num_rounds + made
 
         def moved(old, new):

@@ -18,6 +18,7 @@ from tff_algos.client_works import local_model, unrolled_training
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import decay_learning_rate
 from tff_algos.client_works.passes import Passes
+from tff_algos.finite import all_finite
 
 # A step on all examples sums over batches of this size, which bounds the memory.
 _CHUNK = 100
@@ -132,7 +133,7 @@ def build_meta_update(
             optimizer_state = optimizer.set_hparams(
                 optimizer_state, optimizer.get_hparams(state.optimizer)
             )
-            finite = local_model.all_finite(trainable)
+            finite = all_finite(trainable)
             optimizer_state, trainable = tf.nest.map_structure(
                 lambda new, old: tf.where(finite, new, old),
                 (optimizer_state, tuple(trainable)),
