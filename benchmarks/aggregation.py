@@ -8,11 +8,9 @@ examples a client (EMNIST's writers have 198, on average), in batches of 20, by 
 in-process runtime. Every aggregator is in a process of its own, where its rounds
 alternate with FedAvg's. Aggregation is by how many seconds rounds of one example a client
 exceed FedAvg's before them, median (least to greatest), and their median's share of
-FedAvg's whole round. Differences of whole rounds scatter by more than that: the same
-clients' training took up to a quarter more or less in one run than in another, for a
-reason that is not known. Memory is by how much the peak of the process exceeds what
-it held before the first whole round, when everything was compiled and the data were
-there.
+FedAvg's whole round; whole rounds scatter by more than that. Memory is by how much
+the peak of the process exceeds what it held before the first whole round, when
+everything was compiled and the data were there.
 
     mean                     FedAvg: the unit
     min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
