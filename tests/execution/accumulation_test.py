@@ -1,6 +1,7 @@
 """Aggregates that only collect: recognised, and right in every way they run."""
 
 import collections
+import weakref
 
 import numpy as np
 import pytest
@@ -112,14 +113,42 @@ def test_rows_are_in_order_however_clients_run(batch_clients, count):
     np.testing.assert_allclose(total["a"], expected.sum(axis=0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-def test_large_rows_are_memory_of_their_own(dtype):
-    size = 2**22
+@pytest.mark.parametrize("size", [0, 3, 2**22])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64]
+    + [np.bool_, np.complex64, tf.bfloat16.as_numpy_dtype],
+)
+def test_rows_of_every_dtype_are_memory_of_their_own(dtype, size):
     gather = aggregators.build_gather_computation(tff.TensorType(dtype, [size]))
-    clients = [np.arange(size).astype(dtype) + n for n in range(3)]
+    clients = [(np.arange(size) % 99 + n).astype(dtype) for n in range(3)]
     with execution.in_process_context():
         rows = gather(clients)
-        others = gather([client + 5 for client in clients])
+        others = gather([clients[1]] * 3)
     for n in range(3):
         np.testing.assert_array_equal(rows[n], clients[n])
-        np.testing.assert_array_equal(others[n], clients[n] + 5)
+        np.testing.assert_array_equal(others[n], clients[1])
+
+
+def test_rows_are_let_go_of_when_nothing_needs_them_any_more(monkeypatch):
+    num_clients, size, num_blocks = 5, 1 << 12, 8
+    arrays, held = [], []
+    allocate = accumulation._aligned_memory
+
+    def watched(shape, dtype):
+        array = allocate(shape, dtype)
+        arrays.append(weakref.ref(array))
+        held.append(sum(a.nbytes for a in (ref() for ref in arrays) if a is not None))
+        return array
+
+    monkeypatch.setattr(accumulation, "_aligned_memory", watched)
+    process = aggregators.MinNormFactory(epsilon=0.0, num_blocks=num_blocks).create(
+        tff.TensorType(np.float32, [size]), tff.TensorType(np.float32)
+    )
+    clients = [np.full(size, n, np.float32) for n in range(1, num_clients + 1)]
+    with execution.in_process_context():
+        output = process.next(process.initialize(), clients, [1.0] * num_clients)
+    np.testing.assert_allclose(output.result, np.full(size, 3.0), rtol=1e-6)
+    all_rows = num_clients * size * 4
+    assert len(arrays) >= num_blocks
+    assert max(held) < 1.5 * all_rows / num_blocks

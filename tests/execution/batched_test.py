@@ -176,13 +176,30 @@ def test_fewer_than_four_clients_run_one_by_one_unless_that_is_not_wanted(
 
 
 def test_large_models_run_client_by_client_by_default_on_cpus(monkeypatch):
-    monkeypatch.setattr(pass_runner, "_MAX_CPU_STATE_BYTES", 8)
+    monkeypatch.setattr(pass_runner, "_MAX_CPU_CLIENT_BYTES", 8)
     monkeypatch.setattr(batched_passes.BatchedPass, "run", _many_at_a_time_is_wrong)
     cohort = [points(4, seed).batch(2) for seed in range(4)]
     with execution.in_process_context():
         learning = process("linear", "sgd")
         output = learning.next(learning.initialize(), cohort)
     assert output.metrics["client_work"]["train"]["num_examples"] == 16
+
+
+def test_large_values_are_not_stacked_on_cpus_though_there_is_no_state(monkeypatch):
+    monkeypatch.setattr(batched_passes.BatchedPass, "run", _many_at_a_time_is_wrong)
+    vector = tff.TensorType(np.float32, [1 << 17])
+
+    @tff.tensorflow.computation(vector)
+    def double(x):
+        return 2 * x
+
+    @tff.federated_computation(tff.FederatedType(vector, tff.CLIENTS))
+    def sum_of_doubles(x):
+        return tff.federated_sum(tff.federated_map(double, x))
+
+    with execution.in_process_context():
+        total = sum_of_doubles([np.full(1 << 17, n, np.float32) for n in range(5)])
+    np.testing.assert_array_equal(total, np.full(1 << 17, 20))
 
 
 def test_the_weights_of_the_sum_of_reductions_is_the_number_of_clients():

@@ -21,7 +21,6 @@ from tff_algos.execution.lazy import Lazy
 
 Tensors = Sequence[tf.Tensor]
 
-_LARGE_BYTES = 1 << 25
 # Of memory, in bytes, that TensorFlow's kernels rely on.
 _ALIGNMENT = 64
 
@@ -73,62 +72,54 @@ def _aligned_memory(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-class _WrittenRows:
-    """Rows in memory for all of them, written one after the other.
+class _Rows:
+    """Rows that are written one after the other, without copies of those before.
 
     On the CPU the memory is NumPy's, which returns it to the system. TensorFlow's own
     allocator keeps it, and after it has put small tensors there it is not in one piece
     when the next round asks for it again.
     """
 
-    def __init__(self, count: int, like: tf.Tensor):
-        shape = [count, *like.shape[1:]]
-        self._memory: np.ndarray | None = None
-        self._filled = 0
-        if like.device.endswith("CPU:0") and like.dtype in (tf.float32, tf.float64):
-            self._memory = _aligned_memory(shape, np.dtype(like.dtype.as_numpy_dtype))
-            self.rows = tf.experimental.dlpack.from_dlpack(self._memory.__dlpack__())
-        else:
-            # Not tf.zeros, which may share a constant's memory.
-            self.rows = tf.raw_ops.Empty(shape=shape, dtype=like.dtype)
-
-    def append(self, rows: tf.Tensor) -> None:
-        start, end = self._filled, self._filled + rows.shape[0]
-        self._filled = end
-        if self._memory is not None:
-            on_cpu = rows.device.endswith("CPU:0")
-            # A tensor's own .numpy() makes a copy first.
-            values = memoryview(rows) if on_cpu else rows.numpy()
-            np.copyto(self._memory[start:end], values)
-        else:
-            # A variable's rows could be assigned to as well, but reading it would copy.
-            tf.raw_ops.InplaceUpdate(x=self.rows, i=tf.range(start, end), v=rows)
-
-
-class _Rows:
-    """Rows behind those that were there: kept and joined, or written if large."""
-
     def __init__(self, before: tf.Tensor, num_clients: int):
         self._before = before
         self._num_clients = num_clients
-        self._parts: list[tf.Tensor] = []
-        self._written: _WrittenRows | None = None
+        self._rows: tf.Tensor | None = None
+        self._memory: np.ndarray | None = None
+        self._filled = 0
+
+    def _allocate(self, like: tf.Tensor) -> None:
+        shape = [self._num_clients, *like.shape[1:]]
+        dtype = np.dtype(like.dtype.as_numpy_dtype)
+        if _is_on_cpu(like) and dtype.kind in "fiu":
+            self._memory = _aligned_memory(shape, dtype)
+            self._rows = tf.experimental.dlpack.from_dlpack(self._memory.__dlpack__())
+        else:
+            # Not tf.zeros, which may share a constant's memory.
+            self._rows = tf.raw_ops.Empty(shape=shape, dtype=like.dtype)
 
     def append(self, rows: tf.Tensor) -> None:
-        size = self._num_clients * math.prod(rows.shape[1:]) * rows.dtype.size
-        if size < _LARGE_BYTES:
-            self._parts.append(rows)
-            return
-        if self._written is None:
-            self._written = _WrittenRows(self._num_clients, rows)
-        self._written.append(rows)
+        if self._rows is None:
+            self._allocate(rows)
+        start, end = self._filled, self._filled + rows.shape[0]
+        self._filled = end
+        if self._memory is not None:
+            # A tensor's own .numpy() makes a copy first.
+            values = memoryview(rows) if _is_on_cpu(rows) else rows.numpy()
+            np.copyto(self._memory[start:end], values)
+        else:
+            # A variable's rows could be assigned to as well, but reading it would copy.
+            tf.raw_ops.InplaceUpdate(x=self._rows, i=tf.range(start, end), v=rows)
 
     def read(self) -> tf.Tensor:
-        if self._written is None:
-            return tf.concat([self._before, *self._parts], axis=0)
+        if self._rows is None:
+            return self._before
         if not self._before.shape[0]:
-            return self._written.rows
-        return tf.concat([self._before, self._written.rows], axis=0)
+            return self._rows
+        return tf.concat([self._before, self._rows], axis=0)
+
+
+def _is_on_cpu(tensor: tf.Tensor) -> bool:
+    return tensor.device.endswith("CPU:0")
 
 
 @attrs.frozen(eq=False)

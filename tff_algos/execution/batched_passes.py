@@ -20,6 +20,7 @@ from tff_algos.execution import (
     accumulation,
     chunk_functions,
     client_data,
+    types,
 )
 from tff_algos.execution.client_passes import (
     PassInputs,
@@ -73,6 +74,14 @@ def _stack(parts: Sequence[tf.Tensor | np.ndarray]) -> tf.Tensor:
     return tf.stack(parts)
 
 
+def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
+    return sum(
+        spec.dtype.size * (spec.shape.num_elements() or 1)
+        for spec in specs
+        if spec.dtype != tf.variant
+    )
+
+
 class BatchedPass:
     """Runs a client pass in chunks of clients; made once for a plan."""
 
@@ -106,12 +115,24 @@ class BatchedPass:
         )
 
     @property
-    def state_bytes(self) -> int:
-        """Memory that the state of one client takes, as far as shapes are known."""
-        specs = [
-            s for reduction in self._work.reductions for s in reduction.state_specs
+    def client_bytes(self) -> int:
+        """Memory of one client's state, or of what it takes and gives if that is more.
+
+        As far as shapes are known.
+        """
+        states = [
+            spec
+            for reduction in self._work.reductions
+            for spec in reduction.state_specs
         ]
-        return sum(spec.dtype.size * (spec.shape.num_elements() or 1) for spec in specs)
+        fragment = self._work.fragment
+        values = [
+            types.tensor_spec(port.type_signature)
+            for ports in (fragment.inputs, fragment.outputs)
+            for port in ports
+            if port.placement is Placement.CLIENTS
+        ]
+        return max(_num_bytes(states), _num_bytes(values))
 
     def run(self, inputs: PassInputs, workers: Workers, chunk_bytes: int) -> PassResult:
         """Runs the pass over all clients.
@@ -119,9 +140,9 @@ class BatchedPass:
         Args:
           inputs: Its values, of one client at least.
           workers: Threads that run chunks.
-          chunk_bytes: Memory for the states of a chunk. It decides how many clients
-            a chunk has, and so the order in which values are summed; the number of
-            threads does not.
+          chunk_bytes: Memory for the states of a chunk, or for its clients' values. It
+            decides how many clients a chunk has, and so the order in which values are
+            summed; the number of threads does not.
 
         Returns:
           Its results.
@@ -165,7 +186,7 @@ class BatchedPass:
     ) -> int:
         """Returns how many clients like the first one fit the memory of a chunk."""
         data_bytes = sum(batches.num_bytes for batches in first)
-        by_states = chunk_bytes // max(1, _STATE_COPIES * self.state_bytes)
+        by_states = chunk_bytes // max(1, _STATE_COPIES * self.client_bytes)
         by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
         # Every device gets a share.
         by_devices = -(-num_clients // len(self._chunk_functions))

@@ -22,7 +22,7 @@ from tff_algos.execution.plan import ClientPass
 
 # On a CPU many clients at a time save the overhead of ops, one by one the weights
 # stay in its caches. Measured: the first wins below about this size of a state.
-_MAX_CPU_STATE_BYTES = 1 << 18
+_MAX_CPU_CLIENT_BYTES = 1 << 18
 # A step of a few clients at a time is dearer than theirs one by one, in a loop that
 # never leaves TensorFlow. Measured: Adult's 2 clients, 6 times.
 _MIN_CLIENTS = 4
@@ -101,7 +101,7 @@ class PassRunner:
         batched = BatchedPass(
             self._pass, work, self._resources.devices, self._resources.cache
         )
-        pays = self._on_gpu() or batched.state_bytes <= _MAX_CPU_STATE_BYTES
+        pays = self._on_gpu() or batched.client_bytes <= _MAX_CPU_CLIENT_BYTES
         return batched if pays or self._resources.batch_clients else None
 
     def _say(self, reason: vectorization.NotVectorizableError) -> None:

@@ -1,6 +1,6 @@
 """A planned computation, ready to be called with Python values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -33,6 +33,7 @@ class Program:
         self._signature = signature
         self._default_num_clients = resources.default_num_clients
         self._steps = [_Step(step, resources) for step in plan.steps]
+        self._unneeded = _unneeded_after(plan)
 
     def run(self, arg: Any) -> Any:
         """Runs the computation.
@@ -56,8 +57,9 @@ class Program:
                 self._plan.dataflow.parameters, embedded, strict=True
             ):
                 values.set(port, value)
-        for step in self._steps:
+        for step, unneeded in zip(self._steps, self._unneeded, strict=True):
             step.run(values)
+            values.drop(unneeded)
         remaining = iter(self._plan.dataflow.results)
         return _extract(remaining, self._signature.result, values)
 
@@ -67,6 +69,37 @@ class Program:
         if parameter is not None:
             cardinalities = cardinalities_utils.infer_cardinalities(arg, parameter)
         return cardinalities.get(tff.CLIENTS, self._default_num_clients)
+
+
+def _unneeded_after(plan: Plan) -> list[set[Port]]:
+    """Returns for each step what it takes or gives and nothing behind it needs."""
+    needed = set(plan.dataflow.results)
+    unneeded = []
+    for step in reversed(plan.steps):
+        taken = set(_taken(step))
+        unneeded.append((taken | set(_given(step))) - needed)
+        needed |= taken
+    return unneeded[::-1]
+
+
+def _taken(step: ServerStage | ClientPass) -> list[Port]:
+    if isinstance(step, ServerStage):
+        return list(step.fragment.inputs)
+    return [*step.fragment.inputs, *_zeros(step)]
+
+
+def _given(step: ServerStage | ClientPass) -> list[Port]:
+    if isinstance(step, ServerStage):
+        return list(step.fragment.outputs)
+    return [*_totals(step), *step.kept]
+
+
+def _zeros(step: ClientPass) -> list[Port]:
+    return [port for aggregate in step.aggregates for port in aggregate.zeros]
+
+
+def _totals(step: ClientPass) -> list[Port]:
+    return [port for aggregate in step.aggregates for port in aggregate.outputs()]
 
 
 class _Values:
@@ -81,6 +114,11 @@ class _Values:
 
     def get(self, port: Port) -> Any:
         return self._values[port]
+
+    def drop(self, ports: Iterable[Port]) -> None:
+        """Lets go of values, so that their memory is there for others."""
+        for port in ports:
+            del self._values[port]
 
     def of_client(self, port: Port, position: int) -> tf.Tensor:
         value = self._values[port]
@@ -116,18 +154,16 @@ class _Step:
         inputs = {Placement.SERVER: {}, Placement.CLIENTS: {}}
         for port in step.fragment.inputs:
             inputs[port.placement][port] = values.get(port)
-        zeros = [values.get(port) for each in step.aggregates for port in each.zeros]
         result = self._pass.run(
             PassInputs(
                 inputs[Placement.SERVER],
                 inputs[Placement.CLIENTS],
-                zeros,
+                [values.get(port) for port in _zeros(step)],
                 values.num_clients,
                 self._max_kept_bytes,
             )
         )
-        totals = [port for each in step.aggregates for port in each.outputs()]
-        for port, value in zip(totals, result.accumulators, strict=True):
+        for port, value in zip(_totals(step), result.accumulators, strict=True):
             values.set(port, value)
         for port, column in zip(step.kept, result.kept, strict=True):
             values.set(port, column)
