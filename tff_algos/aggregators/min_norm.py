@@ -219,25 +219,38 @@ def _build_blockwise_combination(
     A client finds its own coefficient by the fingerprint of its update, so it needs no
     number of its own; those of equal updates share theirs.
     """
-    specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
-    size = sum(spec.shape.num_elements() for spec in specs)
-    width = -(-size // num_blocks)
-    dtype = tf.float32 if all(s.dtype == tf.float32 for s in specs) else tf.float64
-
-    def flatten(value):
-        parts = [tf.reshape(tf.cast(t, dtype), [-1]) for t in tf.nest.flatten(value)]
-        return tf.concat(parts, axis=0)
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+    leaves = tf.nest.flatten(specs)
+    sizes = [spec.shape.num_elements() for spec in leaves]
+    width = -(-sum(sizes) // num_blocks)
+    padding = width * num_blocks - sum(sizes)
+    dtype = tf.float32 if all(s.dtype == tf.float32 for s in leaves) else tf.float64
+    blocks_type = tff.TensorType(dtype.as_numpy_dtype, [num_blocks, width])
 
     @tff.tensorflow.computation(value_type)
-    def fingerprint(value):
-        content = tf.reshape(tf.bitcast(flatten(value), tf.uint8), [1, -1])
+    def to_blocks(value):
+        parts = [tf.reshape(tf.cast(t, dtype), [-1]) for t in tf.nest.flatten(value)]
+        flat = tf.concat([*parts, tf.zeros([padding], dtype)], axis=0)
+        return tf.reshape(flat, [num_blocks, width])
+
+    @tff.tensorflow.computation(blocks_type)
+    def from_blocks(blocks):
+        *parts, _ = tf.split(tf.reshape(blocks, [-1]), [*sizes, padding])
+        tensors = [
+            tf.cast(tf.reshape(part, spec.shape), spec.dtype)
+            for part, spec in zip(parts, leaves, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(specs, tensors)
+
+    @tff.tensorflow.computation(blocks_type)
+    def fingerprint(blocks):
+        content = tf.reshape(tf.bitcast(blocks, tf.uint8), [1, -1])
         code = tf.raw_ops.Fingerprint(data=content, method="farmhash64")
         return tf.bitcast(code, tf.int64)[0]
 
-    @tff.tensorflow.computation(value_type, np.int32)
-    def cut(value, start):
-        padded = tf.pad(flatten(value), [[0, width * num_blocks - size]])
-        return tf.ensure_shape(padded[start : start + width], [width])
+    @tff.tensorflow.computation(blocks_type, np.int32)
+    def cut(blocks, index):
+        return tf.gather(blocks, index)
 
     exclude = build_exclude_computation(value_type, weight_type)
     gather_labels = build_gather_computation(
@@ -249,19 +262,19 @@ def _build_blockwise_combination(
     rows_type = gather_block.type_signature.result.member
     gram_type = tff.TensorType(np.float64, [None, None])
 
-    # The next block starts behind a block that is here: so they come in turns.
+    # The next block's number comes with a block that is here: so they come in turns.
     @tff.tensorflow.computation(rows_type, np.int32)
     @tf.function
-    def first_gram(rows, start):
-        return quick_gram_matrix(rows), start + width
+    def first_gram(rows, index):
+        return quick_gram_matrix(rows), index + 1
 
     @tff.tensorflow.computation(rows_type, np.int32, gram_type)
     @tf.function
-    def add_gram(rows, start, gram):
-        return gram + quick_gram_matrix(rows), start + width
+    def add_gram(rows, index, gram):
+        return gram + quick_gram_matrix(rows), index + 1
 
     @tff.tensorflow.computation
-    def first_start():
+    def first_index():
         return tf.constant(0)
 
     labels_type = gather_labels.type_signature.result.member
@@ -273,14 +286,14 @@ def _build_blockwise_combination(
         return chosen.coefficients, _measurements(labels["excluded"], chosen)
 
     @tff.tensorflow.computation(
-        value_type, np.int64, tff.TensorType(np.float64, [None]), labels_type
+        blocks_type, np.int64, tff.TensorType(np.float64, [None]), labels_type
     )
     @tf.function
-    def own_part(value, own_fingerprint, coefficients, labels):
+    def own_part(blocks, own_fingerprint, coefficients, labels):
         mine = tf.cast(tf.equal(labels["fingerprint"], own_fingerprint), tf.float64)
         # Nothing found would be 0 / 0: no number, and a round that is rejected.
         coefficient = tf.reduce_sum(mine * coefficients) / tf.reduce_sum(mine)
-        return tf.nest.map_structure(lambda t: t * tf.cast(coefficient, t.dtype), value)
+        return blocks * tf.cast(coefficient, dtype)
 
     @tff.federated_computation(
         tff.FederatedType(value_type, tff.CLIENTS),
@@ -288,32 +301,34 @@ def _build_blockwise_combination(
     )
     def combine_in_turns(value, weight):
         value, weight, excluded = tff.federated_map(exclude, (value, weight))
-        label = tff.federated_map(fingerprint, value)
+        blocks = tff.federated_map(to_blocks, value)
+        label = tff.federated_map(fingerprint, blocks)
         labels = gather_labels(
             tff.federated_zip(
                 _named(weight=weight, fingerprint=label, excluded=excluded)
             )
         )
-        start = tff.federated_eval(first_start, tff.SERVER)
+        index = tff.federated_eval(first_index, tff.SERVER)
         gram = None
         for _ in range(num_blocks):
             rows = gather_block(
-                tff.federated_map(cut, (value, tff.federated_broadcast(start)))
+                tff.federated_map(cut, (blocks, tff.federated_broadcast(index)))
             )
             if gram is None:
-                gram, start = tff.federated_map(first_gram, (rows, start))
+                gram, index = tff.federated_map(first_gram, (rows, index))
             else:
-                gram, start = tff.federated_map(add_gram, (rows, start, gram))
+                gram, index = tff.federated_map(add_gram, (rows, index, gram))
         coefficients, measurements = tff.federated_map(choose, (gram, labels))
         parts = tff.federated_map(
             own_part,
             (
-                value,
+                blocks,
                 label,
                 tff.federated_broadcast(coefficients),
                 tff.federated_broadcast(labels),
             ),
         )
-        return tff.federated_sum(parts), measurements
+        total = tff.federated_sum(parts)
+        return tff.federated_map(from_blocks, total), measurements
 
     return combine_in_turns
