@@ -8,6 +8,7 @@ import pytest
 import tff_algos
 from tests import problems
 from tests.numbered_clients import numbered
+from tests.speed import some_fast
 from tff_algos import client_works
 
 from tensorflow_federated import learning  # isort: skip
@@ -239,11 +240,19 @@ def test_a_round_without_valid_clients_changes_nothing(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["fedavg", "uga", "fedmgda_plus", "afl"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("fedprox", "fedmeta", "maml", "qfedavg")
-    ],
+    some_fast(
+        [
+            "fedavg",
+            "uga",
+            "fedmgda_plus",
+            "afl",
+            "fedprox",
+            "fedmeta",
+            "maml",
+            "qfedavg",
+        ],
+        ["fedavg", "fedmgda_plus", "afl"],
+    ),
 )
 def test_x42_an_attack_that_changes_no_loss_changes_no_bit(name):
     data = cohort(epochs=1)

@@ -5,6 +5,7 @@ import pytest
 
 import tff_algos
 from tests import problems
+from tests.speed import some_fast
 
 from tensorflow_federated import learning  # isort: skip
 
@@ -381,7 +382,10 @@ PROCESSES = {
 }
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+FAST = ("fedavg", "fedproxm", "mimelite", "uga", "maml", "fedmeta")
+
+
+@pytest.mark.parametrize("name", some_fast(PROCESSES, FAST))
 def test_x40_the_order_of_clients_and_x41_invalid_clients_do_not_matter(name):
     process = PROCESSES[name](model(np.float32))
     data = cohort(epochs=2, dtype=np.float32)
@@ -401,7 +405,9 @@ def test_x40_the_order_of_clients_and_x41_invalid_clients_do_not_matter(name):
     assert np.isfinite(output.metrics["client_work"]["train"]["loss"])
 
 
-@pytest.mark.parametrize("name", [n for n in PROCESSES if n != "fedmeta"])
+@pytest.mark.parametrize(
+    "name", some_fast([n for n in PROCESSES if n != "fedmeta"], FAST[:-1])
+)
 def test_a_round_without_valid_clients_changes_nothing(name):
     process = PROCESSES[name](model(np.float32))
     data = cohort(epochs=2, dtype=np.float32)

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tests import problems
 from tests.numbered_clients import numbered
+from tests.speed import some_fast
 from tff_algos.algorithms.algorithm import LocalTrainingHParams
 from tff_algos.client_works.variable_model import FunctionalVariableModel
 from tff_algos.hyperparameters import HyperparameterError
@@ -107,7 +108,10 @@ def test_fedprox_holds_clients_near_the_server_where_tffs_own_drives_them_away()
     assert moved[2] > 1.05 * moved[1]
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+FAST = ("fedavg", "mimelite", "centralized", "fomaml", "afl")
+
+
+@pytest.mark.parametrize("name", some_fast(BUILDERS, FAST))
 def test_functional_and_variable_models_give_the_same_numbers(name):
     data = cohort_for(name)
     left, left_output = problems.run(built(name), data, data)

@@ -19,6 +19,7 @@ from tests.remembering_processes import (
     process,
     some_rounds,
 )
+from tests.speed import some_fast
 from tff_algos.client_works.variable_model import FunctionalVariableModel
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -141,14 +142,6 @@ def test_mifa_measures_whom_it_has_seen():
     assert measured.num_non_finite_clients.dtype == np.int32
 
 
-def some_fast(names, fast):
-    """Parameters of which the others, that are much like them, are slow tests."""
-    return [
-        name if name in fast else pytest.param(name, marks=pytest.mark.slow)
-        for name in names
-    ]
-
-
 @pytest.mark.parametrize(
     "name",
     some_fast(["scaffold", "feddyn", "mifa", "gradma_s"], ["scaffold", "gradma_s"]),
@@ -215,7 +208,9 @@ def test_half_precision_memory_changes_little(name):
     assert 0 < gap < 0.01 * np.max(np.abs(exact - problems.initial_vector()))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", some_fast(ALGORITHMS, ["scaffold", "moon", "mifa", "gradma"])
+)
 def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits(name):
     # X43, but for the files.
     first, *others = some_rounds(model_of(name))

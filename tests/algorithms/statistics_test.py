@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tasks.models import normalized
 from tests.numbered_clients import numbered
+from tests.speed import some_fast
 from tff_algos import execution
 
 SGD = tff.learning.optimizers.build_sgdm
@@ -102,7 +103,7 @@ BUILDERS = {
 }
 REMEMBERING = ("scaffold", "feddyn", "moon")
 # One of each kind of client work, of numbered updates and of remembering clients.
-FAST = ("fedavg", "fedsgd", "uga", "scaffold", "gradma")
+FAST = ("fedavg", "uga", "gradma")
 NUMBERED = ("afl", "mifa", "gradma")
 
 
@@ -130,10 +131,7 @@ def in_process():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in BUILDERS
-    ],
+    some_fast(BUILDERS, FAST),
 )
 def test_the_server_has_the_mean_of_its_clients_statistics(name):
     output = process(name).next(process(name).initialize(), data_for(name))

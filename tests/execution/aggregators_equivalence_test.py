@@ -220,6 +220,7 @@ def test_secure_sums_in_the_clear(name):
     )
 
 
+@pytest.mark.slow
 def test_weighted_secure_mean_in_the_clear():
     process = tff.learning.secure_aggregator().create(
         VALUE_TYPE, tff.TensorType(np.float32)

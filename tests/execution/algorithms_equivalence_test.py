@@ -10,6 +10,7 @@ import tff_algos
 from tasks.models import image
 from tests.execution import equivalence
 from tests.numbered_clients import numbered
+from tests.speed import some_fast
 
 SGD = learning.optimizers.build_sgdm
 
@@ -89,7 +90,10 @@ class _WithoutIterations:
         return output
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+FAST = ("uga", "maml, held out", "fedmeta", "mgda_prox", "qfedavg", "afl")
+
+
+@pytest.mark.parametrize("name", some_fast(PROCESSES, FAST))
 def test_both_runtimes_give_the_same_rounds(name):
     process = PROCESSES[name](_model())
     rounds = [_cohort(), _cohort(1)]

@@ -5,6 +5,7 @@ import pytest
 
 from tests import problems
 from tests.execution import equivalence, models
+from tests.speed import some_fast
 
 import tensorflow as tf  # isort: skip
 import tensorflow_federated as tff  # isort: skip
@@ -66,7 +67,16 @@ TRAINING = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINING)
+FAST_TRAINING = (
+    "weighted_fed_avg",
+    "unweighted_fed_prox",
+    "fed_sgd",
+    "weighted_mime_lite",
+    "mime_lite_schedule",
+)
+
+
+@pytest.mark.parametrize("name", some_fast(TRAINING, FAST_TRAINING))
 def test_training_of_a_functional_model(name):
     process = TRAINING[name](models.functional_model())
     cohorts = models.cohorts(*SIZES)
@@ -109,7 +119,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", some_fast(OPTIMIZERS, ["adam", "schedule_learning_rate"])
+)
 def test_optimizers_at_clients_and_at_the_server(name):
     model = models.functional_model()
     process = algorithms.build_weighted_fed_avg(
@@ -127,7 +139,7 @@ AGGREGATORS = {
 }
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("name", some_fast(AGGREGATORS, ["robust"]))
 def test_training_with_an_aggregator_that_keeps_state(name):
     model = models.functional_model()
     aggregator = AGGREGATORS[name]()

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 import tff_algos
 from tests import tiny_task
+from tests.speed import some_fast
 from tff_algos import registry
 from tff_algos.algorithms import algorithm
 from tff_algos.hyperparameters import HyperparameterError
@@ -123,10 +124,7 @@ def numbers(directory):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in BUILDERS
-    ],
+    some_fast(BUILDERS, FAST),
 )
 def test_x43_what_is_remembered_survives_the_death_of_the_program(name, tmp_path):
     expected = uninterrupted(name, tmp_path / "whole")
@@ -204,7 +202,7 @@ def test_who_drops_out_is_a_function_of_seed_and_round():
         assert [client for client in sampled if client in left] == left
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", some_fast(BUILDERS, FAST))
 def test_rounds_that_nobody_is_left_in_are_rejected_and_counted(name, tmp_path):
     runner.run(make_spec(name, tmp_path, client_dropout=0.8))
     stage = make_spec(name, "unused").stages[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.models import image, metrics, text
+from tests.speed import some_fast
 from tests.tasks import models_under_test
 from tff_algos.client_works.variable_model import FunctionalVariableModel
 
@@ -135,7 +136,7 @@ def _expected_metrics(model, datasets):
     return model.finalize_metrics(state)
 
 
-@pytest.mark.parametrize("task", ["image", "text"])
+@pytest.mark.parametrize("task", some_fast(["image", "text"], ["image"]))
 def test_metrics_and_training_in_tffs_own_algorithms(task):
     if task == "image":
         model = image.build_emnist_model("cnn_dropout", True, seed=0)

@@ -168,7 +168,10 @@ def _sentence(*ids):
 class TestRealData:
     """Words a, b, c are 1, 2, 3; others 4; sentences begin with 5 and end with 6."""
 
-    @pytest.mark.parametrize(("data", "where"), [("auto", "datasets"), ("tff", "")])
+    @pytest.mark.parametrize(
+        ("data", "where"),
+        [("auto", "datasets"), pytest.param("tff", "", marks=pytest.mark.slow)],
+    )
     def test_training_clients(self, data, where, tmp_path):
         _write_file(tmp_path)
         _write_counts(tmp_path / where)

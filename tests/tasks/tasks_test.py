@@ -104,7 +104,13 @@ def test_generated_shakespeare(tmp_path):
     ("name", "make_options", "model", "num_weights"),
     [
         ("emnist", emnist.EmnistOptions, "cnn_dense_dropout", 1_690_046),
-        ("shakespeare", shakespeare.ShakespeareOptions, "gru", 4_053_594),
+        pytest.param(
+            "shakespeare",
+            shakespeare.ShakespeareOptions,
+            "gru",
+            4_053_594,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_drawn_clients_and_their_models(name, make_options, model, num_weights):

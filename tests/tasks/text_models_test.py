@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.models import gru, initializers, lstm, text
+from tests.speed import some_fast
 from tests.tasks import models_under_test
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -198,7 +199,7 @@ def _client(name, seed):
     return weights, tf.constant(tokens[:, :-1]), tf.constant(tokens[:, 1:])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_fast(MODELS, ["gru", "word"]))
 def test_text_models_batch_over_clients(name):
     model = _small_model(name)
     clients = [_client(name, 0), _client(name, 1)]
@@ -216,7 +217,7 @@ def test_text_models_batch_over_clients(name):
         )
 
 
-@pytest.mark.parametrize("name", KERAS_LAYERS)
+@pytest.mark.parametrize("name", some_fast(KERAS_LAYERS, ["gru"]))
 def test_text_models_differentiate_twice(name):
     weights, x, y = _client(name, 0)
 
