@@ -6,11 +6,12 @@
 Rounds of one local epoch of the EMNIST CNN with 1,206,590 weights on 200 random
 examples a client (EMNIST's writers have 198, on average), in batches of 20, by the
 in-process runtime. Every aggregator is in a process of its own, where its rounds
-alternate with FedAvg's. Aggregation is by how many seconds rounds of one example a client
-exceed FedAvg's before them, median (least to greatest), and their median's share of
-FedAvg's whole round; whole rounds scatter by more than that. Memory is by how much
-the peak of the process exceeds what it held before the first whole round, when
-everything was compiled and the data were there.
+are paired with FedAvg's, by turns the first and the second of a pair. What it takes more
+than FedAvg's is the median (least to greatest) over pairs, in seconds and as the
+median's share of FedAvg's whole round: of rounds of one example a client, which is
+aggregation alone, and of whole rounds, which scatter by more than that. Memory is by
+how much the peak of the process exceeds what it held before the first whole round,
+when everything was compiled and the data were there.
 
     mean                     FedAvg: the unit
     min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
@@ -60,7 +61,7 @@ _EXAMPLES = flags.DEFINE_integer(
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BATCH_SIZE = 20
-_DIED = ["died"] * 5
+_DIED = ["died"] * 7
 _MEGABYTE = 2**20
 _MEAN = "mean"
 
@@ -131,7 +132,7 @@ class Round:
     megabytes: float
 
 
-# A round of the mean and the round after it, of another method.
+# A round of the mean and one next to it, of another method.
 Pairs = Sequence[tuple[Round, Round]]
 
 
@@ -201,8 +202,15 @@ def serve(
         cpu_seconds = time.process_time() - cpu_start
         return Round(seconds, cpu_seconds, (memory.peak - held) / _MEGABYTE)
 
+    def pair(number: int, data: Sequence[tf.data.Dataset]) -> tuple[Round, Round]:
+        if number % 2:
+            own, mean = measure(1, data), measure(0, data)
+        else:
+            mean, own = measure(0, data), measure(1, data)
+        return mean, own
+
     def pairs(data: Sequence[tf.data.Dataset]) -> Pairs:
-        return [(measure(0, data), measure(1, data)) for _ in range(num_rounds)]
+        return [pair(number, data) for number in range(num_rounds)]
 
     connection.send(Measured(pairs(whole), pairs(short)))
 
@@ -223,7 +231,7 @@ def compare(
 def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str:
     """Returns the table of one cohort, a line for each aggregator."""
     units = [mean for own in measured.values() if own for mean, _ in own.whole]
-    rows = [[_MEAN, *(_medians(units, "", "") if units else _DIED)]]
+    rows = [[_MEAN, *(_medians(units, *[""] * 4) if units else _DIED)]]
     for name, own in measured.items():
         rows.append([name, *(_compare_with_mean(own) if own else _DIED)])
     header = [
@@ -232,27 +240,34 @@ def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str
         "CPU s per round",
         "aggregation, s more",
         "of a round, %",
+        "whole round, s more",
+        "of a round, %",
         "peak MB more",
     ]
     return tables.format_table(header, rows)
 
 
 def _compare_with_mean(measured: Measured) -> list[str]:
-    more = summary.spread([own.seconds - mean.seconds for mean, own in measured.short])
     unit = statistics.median(mean.seconds for mean, _ in measured.whole)
     return _medians(
         [own for _, own in measured.whole],
-        f"{more.median:.2f} ({more.low:.2f} to {more.high:.2f})",
-        f"{100 * more.median / unit:.1f}",
+        *_more(measured.short, unit),
+        *_more(measured.whole, unit),
     )
 
 
-def _medians(rounds: Sequence[Round], *aggregation: str) -> list[str]:
+def _more(pairs: Pairs, unit: float) -> tuple[str, str]:
+    more = summary.spread([own.seconds - mean.seconds for mean, own in pairs])
+    seconds = f"{more.median:.2f} ({more.low:.2f} to {more.high:.2f})"
+    return seconds, f"{100 * more.median / unit:.1f}"
+
+
+def _medians(rounds: Sequence[Round], *more: str) -> list[str]:
     seconds, cpu_seconds, megabytes = (
         tables.format_number(statistics.median(column))
         for column in zip(*map(attrs.astuple, rounds), strict=True)
     )
-    return [seconds, cpu_seconds, *aggregation, megabytes]
+    return [seconds, cpu_seconds, *more, megabytes]
 
 
 def main(argv: Sequence[str]) -> None:

@@ -62,12 +62,18 @@ def test_the_table_compares_with_the_mean_and_names_what_died():
     measured = {"min norm": min_norm, "q-fair": None}
     rows = aggregation.make_table(10, measured).splitlines()[2:]
     mean, least, q_fair = ([c.strip() for c in row.split("|")[1:-1]] for row in rows)
-    assert mean == ["mean", "1.00", "3.00", "", "", "20.0"]
+    assert mean == ["mean", "1.00", "3.00", *[""] * 4, "20.0"]
     assert least[:3] == ["min norm", "1.10", "3.30"]
-    assert least[3:] == ["0.05 (-0.05 to 0.10)", "5.0", "510"]
-    assert q_fair == ["q-fair", *["died"] * 5]
+    assert least[3:] == [
+        "0.05 (-0.05 to 0.10)",
+        "5.0",
+        "0.10 (-0.50 to 0.40)",
+        "10.0",
+        "510",
+    ]
+    assert q_fair == ["q-fair", *["died"] * 7]
 
 
 def test_where_all_died_the_table_says_so():
     table = aggregation.make_table(10, {"q-fair": None})
-    assert table.count("died") == 10
+    assert table.count("died") == 14
