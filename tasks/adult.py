@@ -20,6 +20,7 @@ from tasks.array_data import Division
 from tasks.array_source import Arrays, Source
 from tasks.models import linear
 from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos.block_model import BlockModel
 from tff_algos.hyperparameters import HyperparameterError, choice
 from tff_algos.simulation.task import Task
 
@@ -77,6 +78,12 @@ class AdultOptions:
         choices=("linear",),
         help="Architecture: logistic regression.",
     )
+    initializer: Literal["zeros", "uniform"] = choice(
+        default="zeros",
+        choices=("zeros", "uniform"),
+        help="Initial weights: zeros, or uniform in +-1 / sqrt(99), drawn by --seed, as "
+        "in the code of Hu et al.",
+    )
     partition: str = attrs.field(
         default=_BY_DOCTORATE,
         validator=_check_partition,
@@ -118,9 +125,17 @@ def load(options: AdultOptions, data_options: DataOptions) -> Task:
         name=ENTRY.name,
         source=source,
         preprocess=preprocess,
-        model=linear.build_linear_model(adult_file.NUM_FEATURES, _NUM_CLASSES),
+        model=_build_model(options.initializer, data_options.seed),
         seed=data_options.seed,
         notice=notice,
+    )
+
+
+def _build_model(initializer: str, seed: int) -> BlockModel:
+    return linear.build_linear_model(
+        adult_file.NUM_FEATURES,
+        _NUM_CLASSES,
+        seed=None if initializer == "zeros" else seed,
     )
 
 

@@ -250,8 +250,22 @@ class TestTask:
             "clients_per_round": 2,
         }
         assert adult.AdultOptions() == adult.AdultOptions(
-            model="linear", partition="phd"
+            model="linear", partition="phd", initializer="zeros"
         )
+
+    def test_the_initializer_decides_where_all_clients_start(self, tmp_path):
+        def kernel(seed, name):
+            task = _load(tmp_path, "generated", seed, initializer=name)
+            return task.model.initial_weights[0][0]
+
+        assert not kernel(3, "zeros").any()
+        one, again, other = (kernel(seed, "uniform") for seed in (3, 3, 4))
+        np.testing.assert_array_equal(one, again)
+        assert np.all(one != other)
+
+    def test_a_bad_initializer_names_the_choices(self):
+        with pytest.raises(HyperparameterError, match="initializer='ones'.*zeros"):
+            adult.AdultOptions(initializer="ones")
 
     @pytest.mark.parametrize("text", ["", "doctorate", "phd:2", "iid", "iid:0", 3])
     def test_a_bad_partition_names_the_forms(self, text):

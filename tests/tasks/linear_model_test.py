@@ -21,6 +21,17 @@ def test_sizes(num_features, num_classes, expected):
     assert not any(weight.any() for weight in model.initial_weights[0])
 
 
+def test_a_seed_draws_weights_within_the_inverse_root_of_the_features():
+    kernel, bias = linear.build_linear_model(99, 200, seed=1).initial_weights[0]
+    limit = 99**-0.5
+    for weights in (kernel, bias):
+        assert weights.dtype == np.float32
+        assert 0.9 * limit < np.max(np.abs(weights)) <= limit
+        np.testing.assert_allclose(np.std(weights), limit / 3**0.5, rtol=0.1)
+    other = linear.build_linear_model(99, 200, seed=2).initial_weights[0][0]
+    assert np.mean(kernel != other) > 0.99
+
+
 def test_what_cannot_be_built_is_refused():
     with pytest.raises(ValueError, match="positive num_features, found 0"):
         linear.build_linear_model(0, 2)
