@@ -1,5 +1,8 @@
 """What clients keep for a later pass: in memory, or beyond a limit in a file."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,21 @@ def test_every_dtype_survives_the_file(dtype):
         found = kept.columns[0][-1]
         assert found.dtype == dtype and found.shape == tensor.shape
         np.testing.assert_array_equal(found.numpy(), tensor.numpy())
+
+
+def test_values_go_with_the_last_reference_and_wait_for_no_collector():
+    first, second = tf.ones([4]), tf.zeros([4])
+    alive = weakref.ref(first)
+    gc.disable()
+    try:
+        kept = KeptValues(2, 1 << 20)
+        kept.append([first, second])
+        column = kept.columns[1]
+        del first, kept
+        assert alive() is None
+        np.testing.assert_array_equal(column[0], second)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("batch_clients", [False, True])

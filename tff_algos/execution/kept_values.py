@@ -26,7 +26,11 @@ class _Stored:
 
 
 class KeptValues:
-    """The values that one run of a pass keeps, in columns of a tensor per client."""
+    """The values that one run of a pass keeps, in columns of a tensor per client.
+
+    A column's values go with the last reference to it, at once: nothing here refers back
+    to what refers to it, or they would wait for Python's garbage collector.
+    """
 
     def __init__(self, num_columns: int, max_bytes: int):
         """Keeps nothing yet.
@@ -35,14 +39,39 @@ class KeptValues:
           num_columns: How many values a client has.
           max_bytes: What may be in memory, all columns together.
         """
-        self.columns = [KeptColumn(self) for _ in range(num_columns)]
-        self._remaining = max_bytes
-        self._file = None
+        store = _Store(max_bytes)
+        self.columns = [KeptColumn(store) for _ in range(num_columns)]
 
     def append(self, tensors: Iterable[tf.Tensor]) -> None:
         """Adds the next client's values."""
         for column, tensor in zip(self.columns, tensors, strict=True):
             column.append(tensor)
+
+
+class KeptColumn(Sequence[tf.Tensor]):
+    """A tensor per client, in their order."""
+
+    def __init__(self, store: "_Store"):
+        self._store = store
+        self._held: list[tf.Tensor | _Stored] = []
+
+    def append(self, tensor: tf.Tensor) -> None:
+        self._held.append(self._store.hold(tensor))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __getitem__(self, position: int) -> tf.Tensor:
+        held = self._held[position]
+        return self._store.load(held) if isinstance(held, _Stored) else held
+
+
+class _Store:
+    """What may still be in memory, and the file for the rest."""
+
+    def __init__(self, max_bytes: int):
+        self._remaining = max_bytes
+        self._file = None
 
     def hold(self, tensor: tf.Tensor) -> tf.Tensor | _Stored:
         """Returns the tensor or where it was put."""
@@ -68,21 +97,3 @@ class KeptValues:
         while done < len(view):
             done += os.preadv(self._file.fileno(), [view[done:]], stored.offset + done)
         return tf.convert_to_tensor(array)
-
-
-class KeptColumn(Sequence[tf.Tensor]):
-    """A tensor per client, in their order."""
-
-    def __init__(self, kept: KeptValues):
-        self._kept = kept
-        self._held: list[tf.Tensor | _Stored] = []
-
-    def append(self, tensor: tf.Tensor) -> None:
-        self._held.append(self._kept.hold(tensor))
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __getitem__(self, position: int) -> tf.Tensor:
-        held = self._held[position]
-        return self._kept.load(held) if isinstance(held, _Stored) else held
