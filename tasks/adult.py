@@ -81,8 +81,8 @@ class AdultOptions:
     initializer: Literal["zeros", "uniform"] = choice(
         default="zeros",
         choices=("zeros", "uniform"),
-        help="Initial weights: zeros, or uniform in +-1 / sqrt(99), drawn by --seed, as "
-        "in the code of Hu et al.",
+        help="Initial weights: zeros, or uniform in +-1 / sqrt(99) as PyTorch's would "
+        "be, drawn by --seed.",
     )
     partition: str = attrs.field(
         default=_BY_DOCTORATE,
