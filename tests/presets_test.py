@@ -25,7 +25,7 @@ _LETTERS = {
 def test_there_are_presets():
     counts = collections.Counter(path.stem.partition("_")[0] for path in _PRESETS)
     assert counts == {
-        "adult": 14,
+        "adult": 15,
         "cifar10": 26,
         "emnist": 24,
         "femnist": 6,
