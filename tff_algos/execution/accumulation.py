@@ -6,6 +6,7 @@ Here they are written into memory that is allocated once.
 """
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -73,7 +74,7 @@ def _aligned_memory(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 
 class _Rows:
-    """Rows that are written one after the other, without copies of those before.
+    """One row for each client, written in any order, by several threads at once.
 
     On the CPU the memory is NumPy's, which returns it to the system. TensorFlow's own
     allocator keeps it, and after it has put small tensors there it is not in one piece
@@ -83,32 +84,37 @@ class _Rows:
     def __init__(self, before: tf.Tensor, num_clients: int):
         self._before = before
         self._num_clients = num_clients
+        self._lock = threading.Lock()
         self._rows: tf.Tensor | None = None
         self._memory: np.ndarray | None = None
-        self._filled = 0
 
-    def _allocate(self, like: tf.Tensor) -> None:
-        shape = [self._num_clients, *like.shape[1:]]
-        dtype = np.dtype(like.dtype.as_numpy_dtype)
-        if _is_on_cpu(like) and dtype.kind in "fiu":
-            self._memory = _aligned_memory(shape, dtype)
-            self._rows = tf.experimental.dlpack.from_dlpack(self._memory.__dlpack__())
-        else:
-            # Not tf.zeros, which may share a constant's memory.
-            self._rows = tf.raw_ops.Empty(shape=shape, dtype=like.dtype)
+    def _allocate(self, value: tf.Tensor, row_shape: Sequence[int]) -> None:
+        with self._lock:
+            if self._rows is not None:
+                return
+            shape = [self._num_clients, *row_shape]
+            dtype = np.dtype(value.dtype.as_numpy_dtype)
+            if _is_on_cpu(value) and dtype.kind in "fiu":
+                self._memory = _aligned_memory(shape, dtype)
+                capsule = self._memory.__dlpack__()
+                self._rows = tf.experimental.dlpack.from_dlpack(capsule)
+            else:
+                # Not tf.zeros, which may share a constant's memory.
+                self._rows = tf.raw_ops.Empty(shape=shape, dtype=value.dtype)
 
-    def append(self, rows: tf.Tensor) -> None:
-        if self._rows is None:
-            self._allocate(rows)
-        start, end = self._filled, self._filled + rows.shape[0]
-        self._filled = end
-        if self._memory is not None:
-            # A tensor's own .numpy() makes a copy first.
-            values = memoryview(rows) if _is_on_cpu(rows) else rows.numpy()
-            np.copyto(self._memory[start:end], values)
-        else:
+    def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
+        """Writes the value of the client at `position`, or those of clients from there."""
+        self._allocate(value, value.shape[1:] if stacked else value.shape)
+        if self._memory is None:
+            rows = value if stacked else tf.expand_dims(value, 0)
+            places = tf.range(position, position + rows.shape[0])
             # A variable's rows could be assigned to as well, but reading it would copy.
-            tf.raw_ops.InplaceUpdate(x=self._rows, i=tf.range(start, end), v=rows)
+            tf.raw_ops.InplaceUpdate(x=self._rows, i=places, v=rows)
+            return
+        # A tensor's own .numpy() makes a copy first.
+        values = memoryview(value) if _is_on_cpu(value) else value.numpy()
+        place = slice(position, position + value.shape[0]) if stacked else position
+        np.copyto(self._memory[place, ...], values)
 
     def read(self) -> tf.Tensor:
         if self._rows is None:
@@ -188,24 +194,33 @@ class RunningAccumulation:
         for slot in self._accumulation.slots:
             yield slot, [next(remaining) for _ in range(getattr(slot, size))]
 
-    def add(self, values: Tensors, stacked: bool) -> None:
-        """Adds the next values, in the order of the clients.
+    def collect(self, values: Tensors, position: int, stacked: bool) -> Tensors:
+        """Writes what is only collected into its rows; returns the rest, for `add`.
+
+        Several threads may call it at once, each for other clients.
 
         Args:
           values: A tensor for each tensor of the aggregates' values.
+          position: Of the client in the list of clients, or of the first of several.
           stacked: Whether collected values are of several clients, one row each; if
             not, they are of one client.
         """
-        new, rows = [], iter(self._rows)
+        rest, rows = [], iter(self._rows)
         with tf.device(self._accumulation.device):
             for slot, own in self._by_slot(values, "num_values"):
                 if not slot.is_rows:
-                    new += own
+                    rest += own
                     continue
                 for value in own:
-                    next(rows).append(value if stacked else tf.expand_dims(value, 0))
+                    next(rows).write(position, value, stacked)
+        return rest
+
+    def add(self, values: Tensors) -> None:
+        """Adds the next values that `collect` left, in the order of the clients."""
         if self._folded:
-            self._folded = list(self._accumulation.fold()(*self._folded, *new))
+            fold = self._accumulation.fold()
+            with tf.device(self._accumulation.device):
+                self._folded = list(fold(*self._folded, *values))
 
     def result(self) -> list[tf.Tensor]:
         """Returns a tensor for each tensor of the accumulators; to be called once."""

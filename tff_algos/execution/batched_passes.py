@@ -161,7 +161,7 @@ class BatchedPass:
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
 
-        def run_chunk(index: int) -> Tensors:
+        def run_chunk(index: int) -> tuple[Tensors, Tensors]:
             start = starts[index]
             positions = range(start, min(start + chunk_size, inputs.num_clients))
             functions = self._chunk_functions[index % len(self._chunk_functions)]()
@@ -169,13 +169,14 @@ class BatchedPass:
                 self._read(inputs, position) if position else first
                 for position in positions
             ]
-            return self._run_chunk(inputs, positions, data, functions)
+            outputs = self._run_chunk(inputs, positions, data, functions)
+            values = outputs[: len(outputs) - len(self._pass.kept)]
+            return running.collect(values, start, stacked=True), outputs[len(values) :]
 
-        for outputs in workers.map_in_order(run_chunk, len(starts)):
-            values = outputs[: len(outputs) - len(kept.columns)]
-            for own in zip(*map(tf.unstack, outputs[len(values) :]), strict=True):
+        for values, stacks in workers.map_in_order(run_chunk, len(starts)):
+            for own in zip(*map(tf.unstack, stacks), strict=True):
                 kept.append(own)
-            running.add(values, stacked=True)
+            running.add(values)
         return PassResult(running.result(), kept.columns)
 
     def _chunk_size(

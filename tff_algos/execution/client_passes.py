@@ -118,17 +118,18 @@ class StreamingPass:
         """
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
-        num_kept = len(self._pass.kept)
 
-        def work(position: int) -> Tensors:
-            return self._run_client(inputs, position)
+        def work(position: int) -> tuple[Tensors, Tensors]:
+            outputs = self._run_client(inputs, position)
+            values = outputs[: len(outputs) - len(self._pass.kept)]
+            rest = running.collect(values, position, stacked=False)
+            return rest, outputs[len(values) :]
 
-        for outputs in workers.map_in_order(
+        for values, own in workers.map_in_order(
             work, inputs.num_clients, one_at_a_time=self._takes_turns
         ):
-            values = outputs[: len(outputs) - num_kept]
-            kept.append(outputs[len(values) :])
-            running.add(values, stacked=False)
+            kept.append(own)
+            running.add(values)
         return PassResult(running.result(), kept.columns)
 
     def _run_client(self, inputs: PassInputs, position: int) -> Tensors:
