@@ -11,7 +11,8 @@ than FedAvg's is the median (least to greatest) over pairs, in seconds and as th
 median's share of FedAvg's whole round: of rounds of one example a client, which is
 aggregation alone, and of whole rounds, which scatter by more than that. Memory is by
 how much the peak of the process exceeds what it held before the first whole round,
-when everything was compiled and the data were there.
+when everything was compiled and the data were there. FedAvg's is of that round alone:
+rows of the other method leave their memory to later rounds.
 
     mean                     FedAvg: the unit
     min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
@@ -230,8 +231,10 @@ def compare(
 
 def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str:
     """Returns the table of one cohort, a line for each aggregator."""
-    units = [mean for own in measured.values() if own for mean, _ in own.whole]
-    rows = [[_MEAN, *(_medians(units, *[""] * 4) if units else _DIED)]]
+    finished = [own.whole for own in measured.values() if own]
+    units = [mean for pairs in finished for mean, _ in pairs]
+    firsts = [pairs[0][0] for pairs in finished]
+    rows = [[_MEAN, *(_medians(units, firsts, *[""] * 4) if units else _DIED)]]
     for name, own in measured.items():
         rows.append([name, *(_compare_with_mean(own) if own else _DIED)])
     header = [
@@ -249,8 +252,10 @@ def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str
 
 def _compare_with_mean(measured: Measured) -> list[str]:
     unit = statistics.median(mean.seconds for mean, _ in measured.whole)
+    rounds = [own for _, own in measured.whole]
     return _medians(
-        [own for _, own in measured.whole],
+        rounds,
+        rounds,
         *_more(measured.short, unit),
         *_more(measured.whole, unit),
     )
@@ -262,10 +267,16 @@ def _more(pairs: Pairs, unit: float) -> tuple[str, str]:
     return seconds, f"{100 * more.median / unit:.1f}"
 
 
-def _medians(rounds: Sequence[Round], *more: str) -> list[str]:
+def _medians(
+    rounds: Sequence[Round], rounds_of_memory: Sequence[Round], *more: str
+) -> list[str]:
+    columns = (
+        [each.seconds for each in rounds],
+        [each.cpu_seconds for each in rounds],
+        [each.megabytes for each in rounds_of_memory],
+    )
     seconds, cpu_seconds, megabytes = (
-        tables.format_number(statistics.median(column))
-        for column in zip(*map(attrs.astuple, rounds), strict=True)
+        tables.format_number(statistics.median(column)) for column in columns
     )
     return [seconds, cpu_seconds, *more, megabytes]
 

@@ -53,7 +53,8 @@ def test_the_table_compares_with_the_mean_and_names_what_died():
             (Round(*mean), Round(*each)) for mean, each in zip(means, own, strict=True)
         ]
 
-    whole = [(1.0, 4.0, 20.0), (2.0, 3.0, 10.0), (1.0, 1.0, 30.0)]
+    # The median of seconds and CPU seconds, the first of the mean's memory.
+    whole = [(1.0, 4.0, 20.0), (2.0, 3.0, 510.0), (1.0, 1.0, 530.0)]
     short = [(0.5, 0.0, 0.0), (0.4, 0.0, 0.0), (0.6, 0.0, 0.0)]
     min_norm = Measured(
         pairs(whole, (1.1, 6.0, 500.0), (2.4, 3.3, 520.0), (0.5, 1.2, 510.0)),

@@ -1,14 +1,13 @@
 """Aggregates that only collect: recognised, and right in every way they run."""
 
 import collections
-import weakref
 
 import numpy as np
 import pytest
 
 from tests.execution import equivalence
 from tff_algos import aggregators, execution
-from tff_algos.execution import accumulation, compilation, plan
+from tff_algos.execution import accumulation, compilation, plan, row_memory
 
 import tensorflow as tf  # isort: skip
 import tensorflow_federated as tff  # isort: skip
@@ -130,25 +129,51 @@ def test_rows_of_every_dtype_are_memory_of_their_own(dtype, size):
         np.testing.assert_array_equal(others[n], clients[1])
 
 
-def test_rows_are_let_go_of_when_nothing_needs_them_any_more(monkeypatch):
-    num_clients, size, num_blocks = 5, 1 << 12, 8
-    arrays, held = [], []
-    allocate = accumulation._aligned_memory
-
-    def watched(shape, dtype):
-        array = allocate(shape, dtype)
-        arrays.append(weakref.ref(array))
-        held.append(sum(a.nbytes for a in (ref() for ref in arrays) if a is not None))
-        return array
-
-    monkeypatch.setattr(accumulation, "_aligned_memory", watched)
-    process = aggregators.MinNormFactory(epsilon=0.0, num_blocks=num_blocks).create(
+def min_norm(size, num_blocks):
+    return aggregators.MinNormFactory(epsilon=0.0, num_blocks=num_blocks).create(
         tff.TensorType(np.float32, [size]), tff.TensorType(np.float32)
     )
+
+
+def test_rows_in_blocks_take_the_memory_of_one_block():
+    num_clients, size, num_blocks = 5, 1 << 12, 8
+    process = min_norm(size, num_blocks)
     clients = [np.full(size, n, np.float32) for n in range(1, num_clients + 1)]
-    with execution.in_process_context():
+    with execution.in_process_context() as context:
         output = process.next(process.initialize(), clients, [1.0] * num_clients)
     np.testing.assert_allclose(output.result, np.full(size, 3.0), rtol=1e-6)
     all_rows = num_clients * size * 4
-    assert len(arrays) >= num_blocks
-    assert max(held) < 1.5 * all_rows / num_blocks
+    held = context._resources.row_memory.num_bytes
+    assert all_rows / num_blocks <= held < 1.5 * all_rows / num_blocks
+
+
+def test_the_next_round_writes_its_rows_into_the_memory_of_the_last(monkeypatch):
+    num_clients, size = 5, 1 << 12
+    allocated = []
+    allocate = row_memory._aligned_memory
+
+    def watched(size):
+        allocated.append(size)
+        return allocate(size)
+
+    monkeypatch.setattr(row_memory, "_aligned_memory", watched)
+    process = min_norm(size, 1)
+    with execution.in_process_context() as context:
+        for number in range(4):
+            clients = [np.full(size, number + n, np.float32) for n in range(1, 6)]
+            output = process.next(process.initialize(), clients, [1.0] * num_clients)
+            np.testing.assert_allclose(
+                output.result, np.full(size, number + 3.0), rtol=1e-6
+            )
+    assert allocated.count(num_clients * size * 4) == 1
+    assert context._resources.row_memory.num_bytes == sum(allocated)
+
+
+def test_rows_that_are_a_result_are_not_written_again():
+    gather = aggregators.build_gather_computation(tff.TensorType(np.float32, [1 << 12]))
+    with execution.in_process_context():
+        results = [
+            gather([np.full(1 << 12, number, np.float32)] * 3) for number in range(4)
+        ]
+    for number, rows in enumerate(results):
+        np.testing.assert_array_equal(rows, np.full([3, 1 << 12], number))

@@ -5,7 +5,6 @@ An aggregate that appends each client's value to rows, as
 Here they are written into memory that is allocated once.
 """
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -19,11 +18,9 @@ import tensorflow as tf
 from tff_algos.execution import graph_rewrites
 from tff_algos.execution.dataflow import Aggregate
 from tff_algos.execution.lazy import Lazy
+from tff_algos.execution.row_memory import RowMemory
 
 Tensors = Sequence[tf.Tensor]
-
-# Of memory, in bytes, that TensorFlow's kernels rely on.
-_ALIGNMENT = 64
 
 
 def appends_rows(aggregate: Aggregate) -> bool:
@@ -66,24 +63,17 @@ def appends_rows(aggregate: Aggregate) -> bool:
     return all(map(appends, range(count)))
 
 
-def _aligned_memory(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
 class _Rows:
     """One row for each client, written in any order, by several threads at once.
 
-    On the CPU the memory is NumPy's, which returns it to the system. TensorFlow's own
-    allocator keeps it, and after it has put small tensors there it is not in one piece
-    when the next round asks for it again.
+    On the CPU the memory is not TensorFlow's: its allocator, after it has put small
+    tensors there, does not have it in one piece when the next round asks for it again.
     """
 
-    def __init__(self, before: tf.Tensor, num_clients: int):
+    def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):
         self._before = before
         self._num_clients = num_clients
+        self._row_memory = memory
         self._lock = threading.Lock()
         self._rows: tf.Tensor | None = None
         self._memory: np.ndarray | None = None
@@ -95,7 +85,7 @@ class _Rows:
             shape = [self._num_clients, *row_shape]
             dtype = np.dtype(value.dtype.as_numpy_dtype)
             if _is_on_cpu(value) and dtype.kind in "fiu":
-                self._memory = _aligned_memory(shape, dtype)
+                self._memory = self._row_memory.take(shape, dtype)
                 capsule = self._memory.__dlpack__()
                 self._rows = tf.experimental.dlpack.from_dlpack(capsule)
             else:
@@ -144,6 +134,7 @@ class Accumulation:
         self,
         aggregates: Sequence[Aggregate],
         device: str,
+        memory: RowMemory,
         build_fold: Callable[[Sequence[Aggregate]], Callable[..., Tensors]],
     ):
         """Traces nothing yet.
@@ -151,10 +142,12 @@ class Accumulation:
         Args:
           aggregates: Of one client pass.
           device: Where accumulators are.
+          memory: For rows on the CPU.
           build_fold: From aggregates to the function of their accumulators' tensors,
             then their values' tensors, that gives the new accumulators' tensors.
         """
         self.device = device
+        self.memory = memory
         self.slots = [
             _Slot(appends_rows(each), each.num_values, len(each.zeros))
             for each in aggregates
@@ -185,7 +178,8 @@ class RunningAccumulation:
         self._rows: list[_Rows] = []
         for slot, own in self._by_slot(zeros, "num_zeros"):
             if slot.is_rows:
-                self._rows += [_Rows(zero, num_clients) for zero in own]
+                memory = accumulation.memory
+                self._rows += [_Rows(zero, num_clients, memory) for zero in own]
             else:
                 self._folded += own
 

@@ -33,6 +33,7 @@ from tff_algos.execution.dataflow import Placement
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.row_memory import RowMemory
 from tff_algos.execution.vectorization import VectorizedWork
 
 # A state, its gradient, its update and what a step keeps of it in between.
@@ -91,6 +92,7 @@ class BatchedPass:
         work: VectorizedWork,
         devices: Sequence[str],
         cache: client_data.BatchCache,
+        memory: RowMemory,
     ):
         """Traces nothing yet.
 
@@ -99,6 +101,7 @@ class BatchedPass:
           work: Its fragment, cut at its reductions.
           devices: The chunks take turns on them.
           cache: Of clients' batches.
+          memory: For rows of what clients give.
         """
         self._pass = client_pass
         self._work = work
@@ -111,6 +114,7 @@ class BatchedPass:
         self._accumulation = accumulation.Accumulation(
             client_pass.aggregates,
             devices[0],
+            memory,
             lambda folded: chunk_functions.build_accumulate(folded, devices[0]),
         )
 

@@ -21,6 +21,7 @@ from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.row_memory import RowMemory
 
 _T = TypeVar("_T")
 
@@ -81,12 +82,18 @@ class PassResult:
 class StreamingPass:
     """Runs a client pass client by client; made once for a plan."""
 
-    def __init__(self, client_pass: ClientPass, devices: Sequence[str | None]):
+    def __init__(
+        self,
+        client_pass: ClientPass,
+        devices: Sequence[str | None],
+        memory: RowMemory,
+    ):
         """Traces nothing yet.
 
         Args:
           client_pass: What to run.
           devices: The clients take turns on them.
+          memory: For rows of what clients give.
         """
         self._pass = client_pass
         self._takes_turns = any(
@@ -100,6 +107,7 @@ class StreamingPass:
         self._accumulation = accumulation.Accumulation(
             client_pass.aggregates,
             devices[0],
+            memory,
             lambda folded: graph_functions.build_accumulate(folded, devices[0]),
         )
 

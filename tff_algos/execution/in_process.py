@@ -34,6 +34,7 @@ from tff_algos.execution import (
     devices,
     pass_runner,
     program,
+    row_memory,
 )
 from tff_algos.execution.program import Program
 
@@ -68,6 +69,7 @@ class InProcessContext(tff.framework.SyncContext):
             devices=devices.resolve(runtime_devices),
             workers=client_passes.Workers(num_threads or _num_cpus()),
             cache=client_data.BatchCache(max_cached_bytes),
+            row_memory=row_memory.RowMemory(),
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,
             max_kept_bytes=max_kept_bytes,

@@ -19,6 +19,7 @@ from tff_algos.execution.client_passes import (
 )
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.row_memory import RowMemory
 
 # On a CPU many clients at a time save the overhead of ops, one by one the weights
 # stay in its caches. Measured: the first wins below about this size of a state.
@@ -39,6 +40,7 @@ class Resources:
       devices: The server is on the first, clients are on all.
       workers: Threads for the clients.
       cache: Of clients' batches.
+      row_memory: For rows of what clients give.
       batch_clients: Whether to run many clients at a time: always where that is
         possible, never, or where it pays (`None`).
       default_num_clients: Of computations whose arguments do not tell.
@@ -48,6 +50,7 @@ class Resources:
     devices: Sequence[str]
     workers: Workers
     cache: client_data.BatchCache
+    row_memory: RowMemory
     batch_clients: bool | None
     default_num_clients: int
     max_kept_bytes: int
@@ -59,7 +62,9 @@ class PassRunner:
     def __init__(self, client_pass: ClientPass, resources: Resources):
         self._pass = client_pass
         self._resources = resources
-        self._streaming = StreamingPass(client_pass, resources.devices)
+        self._streaming = StreamingPass(
+            client_pass, resources.devices, resources.row_memory
+        )
         self._batched = Lazy(self._vectorize)
 
     def run(self, inputs: PassInputs) -> PassResult:
@@ -99,7 +104,11 @@ class PassRunner:
             self._say(error)
             return None
         batched = BatchedPass(
-            self._pass, work, self._resources.devices, self._resources.cache
+            self._pass,
+            work,
+            self._resources.devices,
+            self._resources.cache,
+            self._resources.row_memory,
         )
         pays = self._on_gpu() or batched.client_bytes <= _MAX_CPU_CLIENT_BYTES
         return batched if pays or self._resources.batch_clients else None
