@@ -73,10 +73,10 @@ class _Rows:
     def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):
         self._before = before
         self._num_clients = num_clients
-        self._row_memory = memory
+        self._memory = memory
         self._lock = threading.Lock()
         self._rows: tf.Tensor | None = None
-        self._memory: np.ndarray | None = None
+        self._array: np.ndarray | None = None
 
     def _allocate(self, value: tf.Tensor, row_shape: Sequence[int]) -> None:
         with self._lock:
@@ -85,8 +85,8 @@ class _Rows:
             shape = [self._num_clients, *row_shape]
             dtype = np.dtype(value.dtype.as_numpy_dtype)
             if _is_on_cpu(value) and dtype.kind in "fiu":
-                self._memory = self._row_memory.take(shape, dtype)
-                capsule = self._memory.__dlpack__()
+                self._array = self._memory.take(shape, dtype)
+                capsule = self._array.__dlpack__()
                 self._rows = tf.experimental.dlpack.from_dlpack(capsule)
             else:
                 # Not tf.zeros, which may share a constant's memory.
@@ -95,7 +95,7 @@ class _Rows:
     def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
         """Writes the value of the client at `position`, or those of clients from there."""
         self._allocate(value, value.shape[1:] if stacked else value.shape)
-        if self._memory is None:
+        if self._array is None:
             rows = value if stacked else tf.expand_dims(value, 0)
             places = tf.range(position, position + rows.shape[0])
             # A variable's rows could be assigned to as well, but reading it would copy.
@@ -104,7 +104,7 @@ class _Rows:
         # A tensor's own .numpy() makes a copy first.
         values = memoryview(value) if _is_on_cpu(value) else value.numpy()
         place = slice(position, position + value.shape[0]) if stacked else position
-        np.copyto(self._memory[place, ...], values)
+        np.copyto(self._array[place, ...], values)
 
     def read(self) -> tf.Tensor:
         if self._rows is None:

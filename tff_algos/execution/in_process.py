@@ -126,6 +126,8 @@ def set_in_process_context(
     """Makes the in-process runtime this thread's default context.
 
     TensorFlow's devices are set up by it, so logical devices, if wanted, come first.
+    On a CPU, memory for gathered rows of clients stays with the context for the next
+    round: as much as one has needed at once.
 
     Args:
       default_num_clients: Number of clients where the arguments don't tell.
