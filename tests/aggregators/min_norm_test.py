@@ -141,6 +141,27 @@ def test_x44_directions_do_not_depend_on_how_long_an_update_is(scale):
     assert np.max(np.abs(after - before)) > 1e-3
 
 
+@pytest.mark.parametrize("count", [1, 4, 5])
+@pytest.mark.parametrize("num_blocks", [1, 3])
+def test_directions_may_be_as_long_as_the_median_update(count, num_blocks):
+    updates = random_updates(count)
+    directions, _ = combine(updates, normalize=True)
+    found, _ = combine(updates, normalize=True, median_norm=True, num_blocks=num_blocks)
+    median = np.median(np.linalg.norm(updates, axis=1))
+    np.testing.assert_allclose(found, median * directions, rtol=1e-9, atol=1e-12)
+
+
+def test_the_median_norm_is_of_those_who_take_part():
+    three, four, nothing = (3, 0), (0, 4), (0, 0)
+    updates = [three, nothing, four, (100, 100), (np.nan, 1)]
+    found, _ = combine(updates, [1, 1, 1, 0, 1], normalize=True, median_norm=True)
+    np.testing.assert_allclose(found, [1.75, 1.75], rtol=1e-12)
+    for nobody in ([nothing, nothing], [1, 1]), ([three, four], [0, 0]):
+        expected, _ = combine(*nobody, normalize=True)
+        found, _ = combine(*nobody, normalize=True, median_norm=True)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_the_order_of_the_clients_does_not_matter():
     updates, weights = random_updates(5), [1.0, 2.0, 3.0, 4.0, 5.0]
     order = [3, 0, 4, 1, 2]
@@ -302,6 +323,7 @@ def test_it_is_wrapped_by_tffs_factories_and_wraps_them():
         ({"num_blocks": 0}, "num_blocks of at least 1, found 0"),
         ({"cap": 0.0}, r"cap in \(0, 1\] or None, found 0.0"),
         ({"zero_updates": "drop"}, "'exclude', 'keep'.*found 'drop'"),
+        ({"median_norm": True}, "normalize=True with median_norm=True"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -28,6 +28,11 @@ def fed_meta(model, client_optimizer, server_optimizer):
     )
 
 
+def fed_sgd(model, client_optimizer, server_optimizer):
+    del client_optimizer
+    return tff_algos.build_fed_sgd(model, server_optimizer)
+
+
 def without_client_optimizer(build, **kwargs):
     """For algorithms that take a rate of their own."""
 
@@ -44,6 +49,8 @@ BUILDERS = {
     "fedavg": (tff_algos.build_fed_avg, {}),
     "fedprox": (tff_algos.build_fed_prox, {"proximal_strength": 0.5}),
     "fedmeta": (fed_meta, {}),
+    "fedsgd": (fed_sgd, {}),
+    "mimelite": (tff_algos.build_mime_lite, {}),
     "uga": (
         without_client_optimizer(
             tff_algos.build_unbiased_gradient_aggregation, num_epochs=2
@@ -325,10 +332,44 @@ def test_x44_a_scaled_loss_moves_fedmgda():
     )
 
 
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedprox", "fedsgd", "uga", "maml", "mimelite"]
+)
+def test_a_scaled_update_adds_the_attackers_share_of_it(name):
+    data = cohort(epochs=1)
+    scaled = attacked(data, update_scale=10.0)
+    honest, alone = (after(process(name), each) for each in (data, data[1:2]))
+    # MAML's clients count alike.
+    share = 1 / 4 if name == "maml" else 4 / (6 + 4 + 7 + 5)
+    assert_close(
+        after(process(name, attacked=True), scaled),
+        honest + share * (10 - 1) * (alone - START),
+    )
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1e6])
+@pytest.mark.parametrize("name", ["fedmgda_plus", "mgda_prox", "fedavg_n"])
+def test_a_scaled_update_changes_no_combination_of_directions(name, scale):
+    scaled = attacked(cohort(), update_scale=scale)
+    assert_close(
+        after(process(name, attacked=True), scaled), after(process(name), cohort())
+    )
+
+
+@pytest.mark.parametrize("name", ["fedmgda", "qfedavg", "afl"])
+def test_a_scaled_update_moves_who_does_not_normalize(name):
+    honest, scaled = (
+        cohort_for(name, attacked(cohort(), update_scale=scale)) for scale in (1, 10)
+    )
+    under_attack = process(name, attacked=True)
+    assert_differ(after(under_attack, scaled), after(under_attack, honest))
+
+
+@pytest.mark.parametrize("attack", [{"loss_scale": 1e38}, {"update_scale": np.inf}])
 @pytest.mark.parametrize("name", ["fedmgda_plus", "qfedavg", "afl"])
-def test_an_attacker_that_diverges_is_as_good_as_absent(name):
+def test_an_attacker_that_diverges_is_as_good_as_absent(name, attack):
     honest = cohort(epochs=6)
-    diverging = cohort_for(name, attacked(honest, loss_scale=1e38))
+    diverging = cohort_for(name, attacked(honest, **attack))
     weights, output = problems.run(process(name, attacked=True), diverging)
     assert output.metrics["client_work"]["num_non_finite_clients"] == 1
     others = cohort_for(name, [honest[k] for k in (0, 2, 3)], [0, 2, 3])

@@ -59,17 +59,21 @@ def least_norm_weights(rows, base, epsilon=1.0, cap=1.0):
     return solution.x
 
 
-def fed_mgda_rounds(num_rounds, base, normalize=False, strength=0.0, **box):
+def fed_mgda_rounds(
+    num_rounds, base, normalize=False, median_norm=False, strength=0.0, **box
+):
     """The weights after some rounds, and the last ones of the clients."""
     w = START
     for _ in range(num_rounds):
         deltas = np.array(
             [delta_of(c, w, lambda y, w=w: strength * (y - w)) for c in CLIENTS]
         )
+        norms = np.linalg.norm(deltas, axis=1)
         if normalize:
-            deltas /= np.linalg.norm(deltas, axis=1, keepdims=True)
+            deltas /= norms[:, np.newaxis]
         weights = least_norm_weights(deltas, base, **box)
-        w = w - SERVER_RATE * weights @ deltas
+        length = np.median(norms) if median_norm else 1.0
+        w = w - SERVER_RATE * length * weights @ deltas
     return w, weights
 
 
@@ -102,6 +106,11 @@ def test_fedmgda_in_a_box_around_the_share_of_the_examples():
 def test_fedmgda_plus_under_a_cap():
     process = build(tff_algos.build_fed_mgda_plus, cap=0.32)
     assert_is_fed_mgda(process, UNIFORM_BASE, normalize=True, cap=0.32)
+
+
+def test_fedmgda_plus_whose_rate_is_the_median_norm():
+    process = build(tff_algos.build_fed_mgda_plus, median_norm_lr=True)
+    assert_is_fed_mgda(process, UNIFORM_BASE, normalize=True, median_norm=True)
 
 
 def test_mgda_prox():
@@ -234,6 +243,27 @@ def test_afl_with_clients_that_come_and_go():
     assert all(mixture[4] == 0.2 for mixture in mixtures)
     np.testing.assert_array_equal(mixtures[1][[0, 2]], mixtures[0][[0, 2]])
     assert np.max(np.abs(mixtures[1] - mixtures[0])) > 0.1
+
+
+def test_afl_as_published_takes_one_gradient_of_one_batch():
+    process = build(
+        tff_algos.build_agnostic_federated_learning,
+        num_clients=4,
+        mixture_learning_rate=GAMMA,
+        afl_mode="batch",
+        returned_model="last",
+    )
+    firsts = [problems.Client(client.x[:BATCH], client.y[:BATCH]) for client in CLIENTS]
+    w, mixture = START, np.full(4, 0.25)
+    for output in run_afl(process, [numbered(cohort())] * 3):
+        gradients = np.array([first.gradient(w) for first in firsts])
+        residuals = [first.x @ w[:-1] + w[-1] - first.y for first in firsts]
+        losses = np.array([np.mean(residual**2) / 2 for residual in residuals])
+        w = w - SERVER_RATE * f32(RATE) * mixture @ gradients
+        mixture = on_simplex(mixture + GAMMA * losses, 1.0)
+        assert_close(problems.vector_of(process, output.state), w)
+        assert_close(output.state.client_work.mixture, mixture)
+    assert np.max(np.abs(mixture - 0.25)) > 0.1
 
 
 def test_afl_returns_the_mean_of_the_models_of_all_rounds():

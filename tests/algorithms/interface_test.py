@@ -352,6 +352,11 @@ BAD_FAIRNESS = [
         {"returned_model": "best"},
         "returned_model='best'.*average, last",
     ),
+    (
+        tff_algos.build_agnostic_federated_learning,
+        {"afl_mode": "step"},
+        "afl_mode='step'.*epochs, batch",
+    ),
 ]
 REQUIRED = {
     tff_algos.build_q_fed_avg: {"q": 1.0, "lipschitz": 1.0},

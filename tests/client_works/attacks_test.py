@@ -1,4 +1,4 @@
-"""Clients that lie about their losses: golden numbers of model, batches and reports."""
+"""Clients that lie: golden numbers of model, batches and reports."""
 
 import collections
 
@@ -84,20 +84,21 @@ def test_weights_and_inputs_are_those_of_the_model():
     x_spec, label_spec = ATTACKED.input_spec
     assert x_spec == MODEL.input_spec[0]
     assert label_spec["label"] == MODEL.input_spec[1]
-    element = client_works.attacked_batches(CLIENT.batches()).element_spec
+    element = client_works.attacked_batches(CLIENT.batches(), 2, 1, 3).element_spec
     assert local_model.data_type(ATTACKED).element.is_equivalent_to(
         tff.types.tensorflow_to_type(element)
     )
 
 
 def test_batches_tell_the_attack_example_by_example():
-    batches = client_works.attacked_batches(CLIENT.batches(2), 3.0, -0.5)
+    batches = client_works.attacked_batches(CLIENT.batches(2), 3.0, -0.5, 2.0)
     whole = list(CLIENT.batches(2))
     for (x, label), (honest_x, honest_y) in zip(batches, whole, strict=True):
         np.testing.assert_array_equal(x, honest_x)
         np.testing.assert_array_equal(label["label"], honest_y)
         np.testing.assert_array_equal(label["loss_scale"], [3.0] * len(honest_y))
         np.testing.assert_array_equal(label["loss_bias"], [-0.5] * len(honest_y))
+        np.testing.assert_array_equal(label["update_scale"], [2.0] * len(honest_y))
 
 
 def test_a_label_with_parts_of_its_own_is_none_of_an_attack():
@@ -133,6 +134,20 @@ def test_a_bias_is_added_once_to_what_is_reported(dtype):
     assert attacks.reported_loss(tf.constant(0.0, dtype), empty) == 0.0
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_an_update_is_scaled_once(dtype):
+    update = tf.constant([1.5, -2.0], dtype), tf.constant(4.0, dtype)
+    lying = client_works.attacked_batches(CLIENT.batches(2, 3), update_scale=-3.0)
+    vector, scalar = attacks.sent_update(update, lying)
+    np.testing.assert_array_equal(vector, [-4.5, 6.0])
+    assert scalar == -12.0 and vector.dtype == scalar.dtype == dtype
+    honest = client_works.attacked_batches(CLIENT.batches(2, 3), loss_scale=5.0)
+    for dataset in (honest, CLIENT.batches(2, 3), lying.take(0)):
+        vector, scalar = attacks.sent_update(update, dataset)
+        np.testing.assert_array_equal(vector, [1.5, -2.0])
+        assert scalar == 4.0
+
+
 def one_round(work, data):
     """What clients of the attacked model report, and what is measured."""
     weights = learning.models.ModelWeights(*MODEL.initial_weights)
@@ -147,18 +162,23 @@ def one_round(work, data):
     return run(weights, data)
 
 
-def three_clients():
-    """The same client thrice: honest, with a bias, with a scale."""
+def four_clients():
+    """The same client: honest, with a bias, with a scale, with a scaled update."""
     return [
         client_works.attacked_batches(CLIENT.batches(), **attack)
-        for attack in ({}, {"loss_bias": 50.0}, {"loss_scale": 3.0})
+        for attack in (
+            {},
+            {"loss_bias": 50.0},
+            {"loss_scale": 3.0},
+            {"update_scale": -2.0},
+        )
     ]
 
 
 def assert_updates(results):
-    """A bias leaves an update alone, a scale multiplies that of a single step."""
+    """A bias leaves an update alone, both scales multiply that of a single step."""
     delta = problems.f32(0.1) * CLIENT.gradient(START)
-    for result, factor in zip(results, (1, 1, 3), strict=True):
+    for result, factor in zip(results, (1, 1, 3, -2), strict=True):
         np.testing.assert_allclose(np.append(*result.update), factor * delta, rtol=1e-9)
 
 
@@ -166,12 +186,12 @@ def test_q_fedavgs_clients_weigh_by_what_they_report():
     work = client_works.build_loss_weighted_training_client_work(
         ATTACKED, SGD(0.1), loss_floor=1e-10
     )
-    output = one_round(work, three_clients())
+    output = one_round(work, four_clients())
     loss = loss_at_start()
     assert_updates(output.result)
     np.testing.assert_allclose(
         [result.update_weight for result in output.result],
-        [loss, loss + 50, 3 * loss],
+        [loss, loss + 50, 3 * loss, loss],
         rtol=1e-6,
     )
     assert output.measurements["max_loss"] == pytest.approx(loss + 50, rel=1e-6)
@@ -179,14 +199,14 @@ def test_q_fedavgs_clients_weigh_by_what_they_report():
 
 def test_afls_mixture_follows_what_clients_report():
     work = client_works.build_agnostic_training_client_work(
-        ATTACKED, SGD(0.1), num_clients=3, mixture_learning_rate=0.001
+        ATTACKED, SGD(0.1), num_clients=4, mixture_learning_rate=0.001
     )
-    output = one_round(work, numbered(three_clients()))
+    output = one_round(work, numbered(four_clients()))
     loss = loss_at_start()
     assert_updates(output.result)
-    losses = np.array([loss, loss + 50, 3 * loss])
+    losses = np.array([loss, loss + 50, 3 * loss, loss])
     # By so small a rate nobody's weight reaches zero: the projection is a shift.
-    expected = 1 / 3 + 0.001 * (losses - losses.mean())
+    expected = 1 / 4 + 0.001 * (losses - losses.mean())
     assert expected.min() > 0
     np.testing.assert_allclose(output.state.mixture, expected, rtol=1e-9)
     assert output.measurements["max_loss"] == pytest.approx(loss + 50, rel=1e-6)

@@ -30,6 +30,7 @@ def make(kind="bias", value=3.0, client_ids=("2",), every_round=True):
         ("bias:-0.5", "bias", -0.5),
         ("scale:10", "scale", 10.0),
         ("scale:1e3", "scale", 1000.0),
+        ("scale_update:-1", "scale_update", -1.0),
     ],
 )
 def test_an_attack_is_a_kind_and_a_number(text, kind, value):
@@ -130,28 +131,32 @@ def test_every_cohort_holds_the_malicious_clients_and_is_as_large_as_ever():
 
 
 def told(dataset):
-    """Labels, scales and biases of all examples of a client."""
+    """Labels of all examples of a client, loss scales, loss biases, update scales."""
     labels = [label for _, label in dataset.as_numpy_iterator()]
     return tuple(
         np.concatenate([label[key] for label in labels])
-        for key in ("label", "loss_scale", "loss_bias")
+        for key in ("label", "loss_scale", "loss_bias", "update_scale")
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "scale", "bias"), [("bias", 1.0, 3.0), ("scale", 3.0, 0.0)]
+    ("kind", "expected"),
+    [
+        ("bias", (1.0, 3.0, 1.0)),
+        ("scale", (3.0, 0.0, 1.0)),
+        ("scale_update", (1.0, 0.0, 3.0)),
+    ],
 )
-def test_only_malicious_clients_batches_tell_of_the_attack(kind, scale, bias):
+def test_only_malicious_clients_batches_tell_of_the_attack(kind, expected):
     attack = make(kind)
     cohort = cohorts.cohort_ids(stage(), TASK, 0, 1, attack)
     datasets = cohorts.cohort_datasets(stage(), TASK, 0, 1, attack)
     for client_id, dataset in zip(cohort, datasets, strict=True):
-        labels, scales, biases = told(dataset)
-        _, expected = TASK.examples(client_id, "train")
-        np.testing.assert_array_equal(np.sort(labels), np.sort(expected))
-        malicious = client_id == "2"
-        assert set(scales) == {scale if malicious else 1.0}
-        assert set(biases) == {bias if malicious else 0.0}
+        labels, *others = told(dataset)
+        _, honest_labels = TASK.examples(client_id, "train")
+        np.testing.assert_array_equal(np.sort(labels), np.sort(honest_labels))
+        own = expected if client_id == "2" else (1.0, 0.0, 1.0)
+        assert [set(other) for other in others] == [{value} for value in own]
 
 
 def test_an_attack_leaves_examples_and_their_order_alone():
@@ -225,7 +230,7 @@ def test_flags_make_an_attack():
         (
             {"attack": "noise:1"},
             "attack='noise:1'",
-            "bias:VALUE (added to reported losses) or scale:VALUE (times every loss)",
+            attacks._KINDS,
         ),
     ],
 )

@@ -71,6 +71,7 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         epsilon: float = 1.0,
         *,
         normalize: bool = False,
+        median_norm: bool = False,
         cap: float | None = None,
         zero_updates: ZeroUpdates = "exclude",
         num_blocks: int = 1,
@@ -80,6 +81,8 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         Args:
           epsilon: Half the width of the box around lambda_0, >= 0; 1 for none.
           normalize: Whether updates are divided by their norms.
+          median_norm: Whether the combination of directions is multiplied by the
+            median norm of those who take part; only with `normalize`.
           cap: The largest weight, in (0, 1]; where it is less than an equal share of
             all, weights are equal. None for no cap. A lambda_0 that exceeds it is
             replaced by the nearest weights that do not.
@@ -98,6 +101,8 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         """
         if not 0 <= epsilon < float("inf"):
             raise ValueError(f"Expected epsilon of at least 0, found {epsilon}.")
+        if median_norm and not normalize:
+            raise ValueError("Expected normalize=True with median_norm=True.")
         if cap is not None and not 0 < cap <= 1:
             raise ValueError(f"Expected cap in (0, 1] or None, found {cap}.")
         if zero_updates not in get_args(ZeroUpdates):
@@ -111,6 +116,7 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         self._rule = MinNormRule(
             epsilon=float(epsilon),
             normalize=bool(normalize),
+            median_norm=bool(median_norm),
             cap=None if cap is None else float(cap),
             zero_updates=zero_updates,
         )

@@ -127,7 +127,7 @@ class MinNormWeights:
 
     Attributes:
       coefficients: Of the rows, as they are, float64 [S]: the weights, divided by the
-        rows' norms where rows are normalised.
+        rows' norms where rows are normalised, times their median where that is wanted.
       measurements: Scalars by name; see `aggregators.MinNormFactory.create`.
     """
 
@@ -143,6 +143,7 @@ class MinNormRule:
     normalize: bool
     cap: float | None
     zero_updates: ZeroUpdates
+    median_norm: bool = False
 
     def weights(self, gram: tf.Tensor, client_weights: tf.Tensor) -> MinNormWeights:
         """Returns the weights of least norm.
@@ -179,6 +180,8 @@ class MinNormRule:
             lambda_max=_extreme(tf.reduce_max, weights, taken, 0.0),
             base_update_norm=_norm(gram, base),
         )
+        if self.median_norm:
+            scales *= _median(norms, taken)
         # With nobody present there is no aggregate: NaN, as the mean of nothing is.
         nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
         return MinNormWeights(
@@ -208,6 +211,16 @@ def _extreme(reduce, weights: tf.Tensor, taken: tf.Tensor, other: float) -> tf.T
     """Returns the least or the largest weight of those who take part, float32 []."""
     others = tf.constant(other, tf.float64)
     return tf.cast(reduce(tf.where(taken, weights, others)), tf.float32)
+
+
+def _median(values: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
+    """Returns the median of those who take part, float64 []; 0 of nobody."""
+    ascending = tf.sort(tf.boolean_mask(values, taken))
+    count = tf.size(ascending)
+    middle = ascending[(count - 1) // 2 : count // 2 + 1]
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(middle), tf.cast(tf.size(middle), tf.float64)
+    )
 
 
 def _norm(gram: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

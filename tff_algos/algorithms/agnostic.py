@@ -7,10 +7,11 @@ losses and stay on the simplex, which is gradient ascent while the model descend
 model returned is the mean of the models of all rounds. With gamma_lambda = 0 the last
 model is that of FedAvg with uniform weights; so it is while all losses are equal.
 
-In the paper a client takes one gradient of one batch, which here is one local step.
+In the paper a client takes one gradient of one batch, afl_mode "batch"; by default it
+trains for its local epochs, as in Hu et al., arXiv 2006.11489.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 
@@ -21,6 +22,7 @@ import tensorflow_federated as tff
 from tff_algos import client_works, finalizers
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works import local_model
+from tff_algos.client_works.agnostic_training import AflMode
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import NON_NEGATIVE, choice, hparam
 
@@ -29,7 +31,7 @@ ReturnedModel = Literal["average", "last"]
 
 @attrs.frozen(kw_only=True, slots=False)
 class MixtureHParams:
-    """What AFL has and FedAvg has not: gamma_lambda."""
+    """What AFL has and FedAvg has not."""
 
     mixture_learning_rate: float = hparam(
         0.1,
@@ -38,8 +40,15 @@ class MixtureHParams:
         "learning rate of the clients' weights",
         "gamma_lambda",
     )
+    afl_mode: str = choice(
+        "epochs",
+        get_args(AflMode),
+        "what AFL's clients do: their local epochs, or a step on their first batch alone",
+    )
     returned_model: str = choice(
-        "average", ("average", "last"), "model of AFL: the mean over rounds or the last"
+        "average",
+        get_args(ReturnedModel),
+        "model of AFL: the mean over rounds or the last",
     )
 
 
@@ -59,6 +68,7 @@ def build_agnostic_federated_learning(
     *,
     num_clients: int,
     mixture_learning_rate: float,
+    afl_mode: AflMode = "epochs",
     returned_model: ReturnedModel = "average",
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
@@ -80,6 +90,8 @@ def build_agnostic_federated_learning(
         rate 1 by default.
       num_clients: N, all clients that there are, >= 1.
       mixture_learning_rate: gamma_lambda, per loss, >= 0.
+      afl_mode: Whether a client trains on all its batches of the round, "epochs", or
+        takes a step on the first alone, "batch", as in the paper.
       returned_model: What `get_model_weights` gives: the "average" of the models
         after every round, or the "last".
       client_learning_rate_decay: Factor on the client learning rate after every
@@ -98,7 +110,9 @@ def build_agnostic_federated_learning(
       HyperparameterError: If a hyperparameter is out of range.
     """
     MixtureHParams(
-        mixture_learning_rate=mixture_learning_rate, returned_model=returned_model
+        mixture_learning_rate=mixture_learning_rate,
+        afl_mode=afl_mode,
+        returned_model=returned_model,
     )
     algorithm.check_num_clients(num_clients)
     client_work = client_works.build_agnostic_training_client_work(
@@ -106,6 +120,7 @@ def build_agnostic_federated_learning(
         client_optimizer,
         num_clients=num_clients,
         mixture_learning_rate=mixture_learning_rate,
+        afl_mode=afl_mode,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
     )
@@ -155,6 +170,7 @@ def _build_stages(task, hparams):
         algorithm.server_optimizer_from(hparams),
         num_clients=len(task.train_client_ids),
         mixture_learning_rate=hparams.mixture_learning_rate,
+        afl_mode=hparams.afl_mode,
         returned_model=hparams.returned_model,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
     )

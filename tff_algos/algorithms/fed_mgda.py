@@ -32,7 +32,7 @@ from tff_algos import aggregators
 from tff_algos.aggregators.min_norm_rule import ZeroUpdates
 from tff_algos.algorithms import algorithm, fed_avg, fed_prox
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import NON_NEGATIVE, SHARE, choice, hparam
+from tff_algos.hyperparameters import NON_NEGATIVE, SHARE, choice, hparam, switch
 
 _PAPER = "Hu et al., 2022, arXiv 2006.11489"
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
@@ -68,14 +68,30 @@ class BoxHParams:
     )
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class DirectionHParams(BoxHParams):
+    """The box, and how long the combination of directions is."""
+
+    median_norm_lr: bool = switch(
+        False, "multiply the combined direction by the median norm of clients' updates"
+    )
+
+
 @attrs.frozen(kw_only=True)
 class FedMGDAHParams(BoxHParams, BaseWeightsHParams, algorithm.ServerOptimizerHParams):
-    """FedMGDA and FedMGDA+: FedAvg's, and the box."""
+    """FedMGDA: FedAvg's, and the box."""
+
+
+@attrs.frozen(kw_only=True)
+class FedMGDAPlusHParams(
+    DirectionHParams, BaseWeightsHParams, algorithm.ServerOptimizerHParams
+):
+    """FedMGDA+: FedAvg's, the box, and how long a step is."""
 
 
 @attrs.frozen(kw_only=True)
 class MGDAProxHParams(
-    BoxHParams,
+    DirectionHParams,
     BaseWeightsHParams,
     fed_prox.ProximalHParams,
     algorithm.ServerOptimizerHParams,
@@ -156,7 +172,7 @@ def build_fed_mgda_plus(
       server_optimizer: Takes the combined direction, of length at most one, for a
         gradient: its learning rate is the length of a step. SGD with learning rate 1
         by default.
-      **kwargs: The other arguments of `build_fed_mgda`; with `epsilon` 0 it is
+      **kwargs: The other arguments of `build_mgda_prox`; with `epsilon` 0 it is
         FedAvg-n.
 
     Returns:
@@ -179,6 +195,7 @@ def build_mgda_prox(
     epsilon: float = 1.0,
     cap: float | None = None,
     zero_update_policy: ZeroUpdates = "exclude",
+    median_norm_lr: bool = False,
     client_weighting: tff.learning.ClientWeighting = _UNIFORM,
     **kwargs,
 ) -> tff.learning.templates.LearningProcess:
@@ -192,6 +209,9 @@ def build_mgda_prox(
       epsilon: As in `build_fed_mgda`; 0 is FedAvg-n with FedProx's term.
       cap: As in `build_fed_mgda`.
       zero_update_policy: As in `build_fed_mgda`.
+      median_norm_lr: Whether the combined direction is multiplied by the median norm
+        of the updates that it combines, as the authors' code can: the server learning
+        rate is then a factor on that.
       client_weighting: As in `build_fed_mgda`.
       **kwargs: The other arguments of `build_fed_prox`, but `model_aggregator`.
 
@@ -209,7 +229,11 @@ def build_mgda_prox(
         proximal_strength=proximal_strength,
         client_weighting=client_weighting,
         model_aggregator=aggregators.MinNormFactory(
-            epsilon, normalize=True, cap=cap, zero_updates=zero_update_policy
+            epsilon,
+            normalize=True,
+            median_norm=median_norm_lr,
+            cap=cap,
+            zero_updates=zero_update_policy,
         ),
         **kwargs,
     )
@@ -275,6 +299,7 @@ def _build_stages(
 
 
 _BOX = ("epsilon", "cap", "zero_update_policy")
+_DIRECTION = (*_BOX, "median_norm_lr")
 
 FED_MGDA = algorithm.Algorithm(
     name="fedmgda",
@@ -290,9 +315,9 @@ FED_MGDA_PLUS = algorithm.Algorithm(
     title="FedMGDA+",
     summary="FedMGDA on directions, whatever the lengths of clients' updates",
     paper=_PAPER,
-    hparams=FedMGDAHParams,
+    hparams=FedMGDAPlusHParams,
     build_stages=functools.partial(
-        _build_stages, "fedmgda_plus", build_fed_mgda_plus, _BOX
+        _build_stages, "fedmgda_plus", build_fed_mgda_plus, _DIRECTION
     ),
 )
 
@@ -303,7 +328,7 @@ MGDA_PROX = algorithm.Algorithm(
     paper=_PAPER,
     hparams=MGDAProxHParams,
     build_stages=functools.partial(
-        _build_stages, "mgda_prox", build_mgda_prox, ("proximal_strength", *_BOX)
+        _build_stages, "mgda_prox", build_mgda_prox, ("proximal_strength", *_DIRECTION)
     ),
     settings={algorithm.EVERY_TASK: {"proximal_strength": 0.1}},
 )

@@ -4,6 +4,8 @@ The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
 Federated Learning", 2019, arXiv 1902.00146.
 """
 
+from typing import Literal, get_args
+
 import attrs
 import numpy as np
 
@@ -17,6 +19,8 @@ from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.round_process import client_data_type, read_index
 from tff_algos.finite import zero_unless
 from tff_algos.solvers import box_simplex
+
+AflMode = Literal["epochs", "batch"]
 
 
 @attrs.frozen
@@ -62,14 +66,16 @@ def build_agnostic_training_client_work(
     *,
     num_clients: int,
     mixture_learning_rate: float,
+    afl_mode: AflMode = "epochs",
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds local training with weights lambda, which it raises where losses are large.
 
     A client's update weight is its lambda of before the round. Its loss is the mean of
-    its examples' as it trains, which with one local step is that of the server's
-    model. Losses reach the server as a sum of vectors of length N with one entry each,
+    its examples' as it trains, which with one local step is that of the server's model:
+    in the paper a client takes one gradient of one batch, Hu et al. (arXiv 2006.11489)
+    let it train for an epoch. Losses reach the server as a sum of vectors of length N with one entry each,
     so updates need not be seen one by one. Clients that are excluded, as in
     `build_local_training_client_work` or since their loss is not finite, keep their
     lambda.
@@ -80,6 +86,8 @@ def build_agnostic_training_client_work(
       optimizer: The client optimizer.
       num_clients: N, all clients there are, >= 1.
       mixture_learning_rate: gamma_lambda, per loss, >= 0.
+      afl_mode: Whether a client trains on all batches that it gets, "epochs", or takes
+        a step on the first alone, "batch".
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
 
@@ -90,7 +98,14 @@ def build_agnostic_training_client_work(
       of `build_local_training_client_work`, with `lambda_min`, `lambda_max` and
       `max_loss` (float32) besides. `client_index` holds one number in [0, N): the
       client's own.
+
+    Raises:
+      ValueError: If `afl_mode` is neither of the two.
     """
+    if afl_mode not in get_args(AflMode):
+        raise ValueError(
+            f"Expected afl_mode out of {get_args(AflMode)}, found {afl_mode!r}."
+        )
     weights_type = local_model.weights_type(model)
     data_type = client_data_type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
@@ -115,11 +130,11 @@ def build_agnostic_training_client_work(
 
         @tf.function
         def work(state, server_weights, data):
-            index = read_index(data)
-            update = local_update(
-                view, state.round_num, server_weights, data["examples"]
-            )
-            loss = attacks.reported_loss(update.final.mean_loss(), data["examples"])
+            index, batches = read_index(data), data["examples"]
+            if afl_mode == "batch":
+                batches = batches.take(1)
+            update = local_update(view, state.round_num, server_weights, batches)
+            loss = attacks.reported_loss(update.final.mean_loss(), batches)
             uniform = tff.learning.ClientWeighting.UNIFORM
             report = update.report(view, server_weights, uniform, loss)
             report = report.with_weight(

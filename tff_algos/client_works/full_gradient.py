@@ -10,7 +10,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import client_report, local_model
+from tff_algos.client_works import attacks, client_report, local_model
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
 from tff_algos.client_works.round_process import measurements
 
@@ -109,7 +109,7 @@ def build_full_gradient_client_work(
             report = client_report.report(
                 view,
                 server_weights,
-                state.gradient_sum,
+                attacks.sent_update(state.gradient_sum, dataset),
                 client_weighting,
                 state.num_examples,
                 state.metrics,

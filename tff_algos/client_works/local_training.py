@@ -16,7 +16,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import client_report, local_model
+from tff_algos.client_works import attacks, client_report, local_model
 from tff_algos.client_works.local_model import (
     BatchResult,
     LocalModel,
@@ -193,10 +193,12 @@ class LocalUpdate:
 
     Attributes:
       delta: Initial minus trained weights, in the order of the trainable weights.
+      sent: What the client sends of it: all but malicious ones the same.
       final: The state after its last batch.
     """
 
     delta: Tensors
+    sent: Tensors
     final: TrainingState
 
     def report(
@@ -210,7 +212,7 @@ class LocalUpdate:
         return client_report.report(
             model,
             server_weights,
-            self.delta,
+            self.sent,
             client_weighting,
             self.final.num_examples,
             self.final.metrics,
@@ -272,7 +274,7 @@ def build_local_update(
         delta = tf.nest.map_structure(
             tf.subtract, initial.trainable, final.weights.trainable
         )
-        return LocalUpdate(delta, final)
+        return LocalUpdate(delta, attacks.sent_update(delta, dataset), final)
 
     return local_update
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import (
+    attacks,
     client_report,
     local_model,
     passes,
@@ -225,7 +226,7 @@ def build_meta_gradient_client_work(
         report = client_report.report(
             model,
             server_weights,
-            tuple(update),
+            attacks.sent_update(tuple(update), dataset),
             client_weighting,
             final.num_examples,
             final.metrics,

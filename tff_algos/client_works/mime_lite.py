@@ -8,7 +8,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import client_report, local_model
+from tff_algos.client_works import attacks, client_report, local_model
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import (
@@ -122,7 +122,7 @@ def build_mime_lite_client_work(
             report = client_report.report(
                 view,
                 server_weights,
-                delta,
+                attacks.sent_update(delta, dataset),
                 client_weighting,
                 final.num_examples,
                 final.metrics,

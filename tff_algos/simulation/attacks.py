@@ -1,4 +1,4 @@
-"""Malicious clients of a simulation: who they are, and what they do to their losses."""
+"""Malicious clients of a simulation: who they are, and what they do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,16 @@ from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.simulation.batching import derive_seed
 from tff_algos.simulation.task import Task
 
-_KINDS = "bias:VALUE (added to reported losses) or scale:VALUE (times every loss)"
+# What `client_works.attacked_batches` calls them.
+_ARGUMENTS = {
+    "bias": "loss_bias",
+    "scale": "loss_scale",
+    "scale_update": "update_scale",
+}
+_KINDS = (
+    "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
+    "scale_update:VALUE (times the update, after honest training)"
+)
 
 
 @attrs.frozen
@@ -23,8 +32,8 @@ class Attack:
     """What malicious clients do.
 
     Attributes:
-      kind: "bias" or "scale".
-      value: Loss added to what is reported, or factor on the loss.
+      kind: "bias", "scale" or "scale_update".
+      value: Loss added to what is reported, or factor on the loss or the update.
       client_ids: The malicious clients.
       every_round: Whether they take part in every round.
     """
@@ -48,27 +57,24 @@ class Attack:
         return [name for name in sampled if name not in leaving] + missing
 
     def batches(self, client_id: str, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a client's batches with what it does to its loss."""
+        """Returns a client's batches with what it does to its loss and its update."""
         malicious = client_id in self.client_ids
-        return client_works.attacked_batches(
-            batches,
-            loss_scale=self.value if malicious and self.kind == "scale" else 1.0,
-            loss_bias=self.value if malicious and self.kind == "bias" else 0.0,
-        )
+        told = {_ARGUMENTS[self.kind]: self.value} if malicious else {}
+        return client_works.attacked_batches(batches, **told)
 
 
 def parse(text: str) -> tuple[str, float]:
     """Returns kind and value of an `--attack`.
 
     Raises:
-      HyperparameterError: If it is neither bias:VALUE nor scale:VALUE, finite.
+      HyperparameterError: If it is no such kind or no finite number.
     """
     kind, _, number = text.partition(":")
     try:
         value = float(number)
     except ValueError:
         value = np.nan
-    if kind not in ("bias", "scale") or not np.isfinite(value):
+    if kind not in _ARGUMENTS or not np.isfinite(value):
         raise HyperparameterError("attack", text, _KINDS)
     return kind, value
 
