@@ -213,7 +213,7 @@ REFUSED = {
         "--task=emnist",
         "--rounds_per_checkpoint=0",
     ],
-    "--attack='noise:1' is not valid: expected bias:VALUE .* or scale:VALUE": [
+    "--attack='noise:1' is not valid: expected bias:VALUE .* scale:VALUE .* scale_update:VALUE": [
         "--algo=qfedavg",
         "--task=emnist",
         "--attack=noise:1",
