@@ -100,8 +100,9 @@ def attacked_batches(
     Args:
       batches: Pairs `(x, y)`.
       loss_scale: What it multiplies its loss by.
-      loss_bias: What it adds to the losses that it reports.
-      update_scale: What it multiplies the update that it sends by.
+      loss_bias: What it adds to the losses that it reports; heeded by this package's
+        client works alone.
+      update_scale: What it multiplies the update that it sends by; as `loss_bias`.
     """
     told = [float(each) for each in (loss_scale, loss_bias, update_scale)]
 
