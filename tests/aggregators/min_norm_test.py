@@ -192,7 +192,9 @@ def test_blocks_of_columns_give_what_all_columns_give(num_blocks):
         found, measurements = combine(updates, weights, num_blocks=num_blocks, **rule)
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
         assert list(measurements) == list(expected_measurements)
-        assert measurements["lambda_max"] == expected_measurements["lambda_max"]
+        assert measurements["lambda_max"] == pytest.approx(
+            expected_measurements["lambda_max"], rel=1e-4
+        )
 
 
 def test_no_weight_exceeds_the_cap():

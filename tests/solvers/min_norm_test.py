@@ -385,17 +385,59 @@ def test_arguments_that_are_not_finite_are_not_accepted(value, argument):
     assert not solution.accepted
 
 
-@pytest.mark.parametrize("shift", [5e-4, 2e-3])
+@pytest.mark.parametrize("shift", [4e-7, 6e-7])
 def test_a_search_that_ends_early_says_so(monkeypatch, shift):
-    monkeypatch.setattr(min_norm, "_MAX_GRADIENT_STEPS", 0)
-    monkeypatch.setattr(min_norm, "_MAX_FACES", 0)
-    # <g_i, d> = start for two orthonormal rows: the gap is start_0 - 1/2 + O(shift^2).
+    monkeypatch.setattr(min_norm, "_MAX_PIVOTS", 0)
+    monkeypatch.setattr(min_norm, "_MAX_INTERIOR_STEPS", 0)
+    # <g_i, d> = start for two orthonormal rows: the gap is start_0 - 1/2 + O(shift^2),
+    # and ||d||^2 is 1/2.
     start = tf.constant([0.5 + shift, 0.5 - shift], tf.float64)
     gram = tf.eye(2, dtype=tf.float64)
     solution = min_norm.solve(gram, tf.zeros(2), tf.ones(2), start)
     np.testing.assert_array_equal(solution.weights, start)
-    np.testing.assert_allclose(solution.gap, shift + 2 * shift**2, rtol=1e-9)
-    assert bool(solution.accepted) == (shift < 1e-3)
+    np.testing.assert_allclose(solution.gap, shift + 2 * shift**2, rtol=1e-6)
+    assert bool(solution.accepted) == (shift < 5e-7)
+
+
+FAMILIES = {
+    "independent": lambda rng: rng.normal(size=(300, 1000)),
+    "rank_deficient": lambda rng: rng.normal(size=(300, 50)),
+    "similar": lambda rng: rng.normal(size=200) + 0.3 * rng.normal(size=(300, 200)),
+}
+
+
+@pytest.mark.parametrize("radius", [1.0, 0.01])
+@pytest.mark.parametrize("decades", [5, 8, 12])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_300_rows_whose_norms_span_decades(family, decades, radius):
+    """The gap is judged next to ||d||^2, which is far below the largest norm's."""
+    rng = np.random.default_rng(decades)
+    rows = unit(FAMILIES[family](rng)) * 10 ** -rng.uniform(0, decades, size=(300, 1))
+    solution = solve_rows(rows, radius)
+    gram, bounds = rows @ rows.T, box(300, radius)
+    assert solution.accepted
+    check_solution(solution, gram, *bounds)
+    weights, norms = solution.weights.numpy(), np.linalg.norm(rows, axis=1)
+    # Of <g_i, d>, whose sum has 300 terms, float64 keeps no more.
+    noise = 64 * 300 * np.finfo(float).eps * norms.max() * (weights @ norms)
+    assert solution.gap <= max(1e-8 * np.sum((weights @ rows) ** 2), noise)
+    assert solution.iterations <= 12 + 80
+
+
+@pytest.mark.parametrize("decades", [0, 5, 12])
+def test_the_interior_point_method_finds_what_pivots_find(monkeypatch, decades):
+    rng = np.random.default_rng(3)
+    rows = unit(rng.normal(size=(40, 60))) * 10 ** -rng.uniform(
+        0, decades, size=(40, 1)
+    )
+    arguments = (rows @ rows.T, *box(40, 0.05))
+    pivoted = min_norm.solve(*arguments)
+    monkeypatch.setattr(min_norm, "_MAX_PIVOTS", 0)
+    interior = min_norm.solve(*arguments)
+    assert interior.accepted and interior.iterations > 5
+    expected = pivoted.weights.numpy() @ rows
+    difference = interior.weights.numpy() @ rows - expected
+    assert np.linalg.norm(difference) <= 1e-5 * np.linalg.norm(expected)
 
 
 def test_an_asymmetric_matrix_counts_as_its_symmetric_part():
