@@ -178,9 +178,10 @@ GAMMA, NUM_CLIENTS = 0.1, 5
 
 
 @functools.cache
-def afl(returned_model="average"):
+def afl(returned_model="average", afl_loss="examples"):
     return build(
         tff_algos.build_agnostic_federated_learning,
+        afl_loss=afl_loss,
         num_clients=NUM_CLIENTS,
         mixture_learning_rate=GAMMA,
         returned_model=returned_model,
@@ -243,6 +244,20 @@ def test_afl_with_clients_that_come_and_go():
     assert all(mixture[4] == 0.2 for mixture in mixtures)
     np.testing.assert_array_equal(mixtures[1][[0, 2]], mixtures[0][[0, 2]])
     assert np.max(np.abs(mixtures[1] - mixtures[0])) > 0.1
+
+
+def test_afls_loss_is_by_default_the_mean_over_its_steps():
+    w, mixture = START, np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
+    process = afl("last", "batches")
+    for output in run_afl(process, [numbered(cohort())] * 3):
+        losses = np.array(
+            [batch_losses(client, w, f32(RATE))[0].mean() for client in CLIENTS]
+        )
+        step = problems.mean([delta_of(client, w) for client in CLIENTS], mixture[:4])
+        w = w - SERVER_RATE * step
+        mixture[:4] = on_simplex(mixture[:4] + GAMMA * losses, mixture[:4].sum())
+        assert_close(problems.vector_of(process, output.state), w)
+        assert_close(output.state.client_work.mixture, mixture)
 
 
 def test_afl_as_published_takes_one_gradient_of_one_batch():

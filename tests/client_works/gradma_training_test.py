@@ -8,8 +8,12 @@ import pytest
 from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
+import tff_algos
+from tests import problems
 from tests.gradma_reference import project
+from tff_algos import execution
 from tff_algos.client_works import StepCorrection, local_training
 from tff_algos.client_works.gradma_training import correct
 
@@ -164,3 +168,30 @@ def test_without_rows_steps_are_plain():
     correction = StepCorrection(rows=())
     assert correction.step_gradients(None) is local_training.plain_gradients
     assert correction.first_carry("weights") == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_are_opposite_but_for_float32_leave_what_is_across_them(seed):
+    """After a full-batch step the drift is minus the gradient, up to rounding."""
+    rng = np.random.default_rng(seed)
+    row, gradient = rng.normal(size=SIZE), rng.normal(size=SIZE)
+    gradient -= 2 * min(gradient @ row, 0) * row / (row @ row)
+    weights = rng.normal(size=SIZE).astype(np.float32)
+    moved = weights - np.float32(1e-2) * row.astype(np.float32)
+    drift = (moved - weights).astype(np.float64)
+    found = corrected(gradient, [row, row, drift], dtype=tf.float32)
+    across = gradient - (gradient @ row) / (row @ row) * row
+    error = np.linalg.norm(found - across) / np.linalg.norm(gradient)
+    assert error <= 2e-5
+
+
+def test_float32_steps_of_full_batches_are_those_of_float64():
+    client = problems.clients(sizes=(8,), seed=2)[0]
+    ends = {}
+    for dtype in (np.float32, np.float64):
+        process = tff_algos.build_gradma_w(
+            problems.linear_model(dtype), tff.learning.optimizers.build_sgdm(0.05)
+        )
+        with execution.in_process_context():
+            ends[dtype], _ = problems.run(process, [client.batches(None, 5, dtype)])
+    np.testing.assert_allclose(ends[np.float32], ends[np.float64], atol=1e-5)

@@ -98,11 +98,63 @@ def test_the_types_do_not_depend_on_the_client(count, length):
 
 
 @pytest.mark.parametrize("count", [0, 5, 10])
-@pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 7}])
+@pytest.mark.parametrize(
+    "length",
+    [
+        {"num_epochs": 2},
+        {"num_steps": 7},
+        {"num_steps": 7, "step_batching": "per_pass"},
+    ],
+)
 @pytest.mark.parametrize("max_elements", [None, 7])
-def test_the_number_of_examples_is_that_of_the_batches(count, length, max_elements):
+def test_the_number_processed_is_that_of_the_batches(count, length, max_elements):
     spec = BatchSpec(batch_size=4, max_elements=max_elements, **length)
-    assert spec.num_examples(count) == len(_flat(_batches(spec, count)))
+    batches = _flat(_batches(spec, count))
+    assert spec.num_processed(count) == len(batches)
+    lone = count == 5 and "step_batching" in length
+    assert spec.num_examples(count) == len(set(batches)) or lone
+
+
+@pytest.mark.parametrize(
+    "count, sizes",
+    [
+        (1, [1] * 5),
+        (3, [3] * 5),
+        (4, [4] * 5),
+        (5, [4] * 5),
+        (7, [4, 3, 4, 3, 4]),
+        (9, [4] * 5),
+        (30, [4] * 5),
+    ],
+)
+def test_steps_per_pass_batch_each_pass_and_leave_out_a_last_one_of_one(count, sizes):
+    spec = BatchSpec(batch_size=4, num_steps=5, step_batching="per_pass")
+    batches = _batches(spec, count)
+    assert [len(batch) for batch in batches] == sizes
+    assert all(len(set(batch)) == len(batch) for batch in batches)
+
+
+def test_steps_per_pass_shuffle_every_pass():
+    spec = BatchSpec(batch_size=5, num_steps=4, step_batching="per_pass")
+    first, second, third, fourth = _batches(spec, 10)
+    assert sorted(first + second) == sorted(third + fourth) == list(range(10))
+    assert first + second != third + fourth
+
+
+def test_steps_per_pass_of_single_examples_leave_none_out():
+    spec = BatchSpec(batch_size=1, num_steps=3, step_batching="per_pass", shuffle=False)
+    assert _batches(spec, 2) == [[0], [1], [0]]
+
+
+@pytest.mark.parametrize("step_batching", ["straddling", "per_pass"])
+def test_a_full_pass_has_the_examples_of_the_steps_in_the_order_of_their_first_pass(
+    step_batching,
+):
+    spec = BatchSpec(
+        batch_size=4, num_steps=6, max_elements=8, step_batching=step_batching
+    )
+    steps, full = _batches(spec, 20), _batches(spec.full_pass(), 20)
+    assert full == steps[:2]
 
 
 @pytest.mark.parametrize("length", [{"num_epochs": 2}, {"num_steps": 7}])
@@ -122,6 +174,7 @@ def test_a_fresh_data_set_repeats_the_order(length, max_elements):
         {"batch_size": 4, "num_epochs": 0},
         {"batch_size": 4, "num_steps": 0},
         {"batch_size": 4, "num_epochs": 1, "max_elements": 0},
+        {"batch_size": 4, "num_steps": 1, "step_batching": "per_epoch"},
     ],
 )
 def test_bad_specs(arguments):

@@ -22,7 +22,7 @@ import tensorflow_federated as tff
 from tff_algos import client_works, finalizers
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works import local_model
-from tff_algos.client_works.agnostic_training import AflMode
+from tff_algos.client_works.agnostic_training import AflLoss, AflMode
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import NON_NEGATIVE, choice, hparam
 
@@ -44,6 +44,12 @@ class MixtureHParams:
         "epochs",
         get_args(AflMode),
         "what AFL's clients do: their local epochs, or a step on their first batch alone",
+    )
+    afl_loss: str = choice(
+        "batches",
+        get_args(AflLoss),
+        "a client's loss for AFL: mean over its steps of the batches' mean losses, or "
+        "mean over the examples in them",
     )
     returned_model: str = choice(
         "average",
@@ -69,18 +75,23 @@ def build_agnostic_federated_learning(
     num_clients: int,
     mixture_learning_rate: float,
     afl_mode: AflMode = "epochs",
+    afl_loss: AflLoss = "batches",
     returned_model: ReturnedModel = "average",
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds agnostic federated learning.
 
     w <- w - eta_g * sum_i lambda_i delta_i, and lambda <- the projection on the
-    simplex of lambda + gamma_lambda * (F_1, ..., F_N), both with the old lambda. Of
-    clients that do not take part in a round, lambda stays; the model delta is then the
-    mean of those that do, weighted by lambda.
+    simplex of lambda + gamma_lambda * (F_1, ..., F_N), both with the old lambda.
+
+    Clients whose report is missing (not in the cohort, dropped out, or excluded since
+    something in it is not finite) keep their lambda. The others' lambdas move within
+    the mass that they had together: they are projected on the simplex of that sum. The
+    model delta is then the mean of those that report, weighted by lambda.
 
     Args:
       model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
@@ -92,6 +103,8 @@ def build_agnostic_federated_learning(
       mixture_learning_rate: gamma_lambda, per loss, >= 0.
       afl_mode: Whether a client trains on all its batches of the round, "epochs", or
         takes a step on the first alone, "batch", as in the paper.
+      afl_loss: A client's F_i: the mean over its "batches" of their mean losses, each
+        before its step (the authors' code), or over the "examples" in them.
       returned_model: What `get_model_weights` gives: the "average" of the models
         after every round, or the "last".
       client_learning_rate_decay: Factor on the client learning rate after every
@@ -99,6 +112,7 @@ def build_agnostic_federated_learning(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess` whose `next` has the type
@@ -112,6 +126,7 @@ def build_agnostic_federated_learning(
     MixtureHParams(
         mixture_learning_rate=mixture_learning_rate,
         afl_mode=afl_mode,
+        afl_loss=afl_loss,
         returned_model=returned_model,
     )
     algorithm.check_num_clients(num_clients)
@@ -121,8 +136,10 @@ def build_agnostic_federated_learning(
         num_clients=num_clients,
         mixture_learning_rate=mixture_learning_rate,
         afl_mode=afl_mode,
+        afl_loss=afl_loss,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     initial_weights = local_model.build_initial_weights_computation(model_fn)
     last = finalizers.build_apply_optimizer_finalizer(
@@ -171,8 +188,10 @@ def _build_stages(task, hparams):
         num_clients=len(task.train_client_ids),
         mixture_learning_rate=hparams.mixture_learning_rate,
         afl_mode=hparams.afl_mode,
+        afl_loss=hparams.afl_loss,
         returned_model=hparams.returned_model,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
     )
     return algorithm.single_stage("afl", process, hparams)
 

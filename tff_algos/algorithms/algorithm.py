@@ -1,7 +1,7 @@
 """What an algorithm is to the command line, and what all algorithms share."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, finalizers
+from tff_algos.block_model import BlockModel
 from tff_algos.client_works import client_report, local_model
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import (
@@ -24,7 +25,7 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec, Examples
+from tff_algos.simulation.batching import BatchSpec, Examples, StepBatching
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.task import Task
 
@@ -112,7 +113,10 @@ class SampledHParams(RoundHParams):
 def client_weighting_choice(default: str) -> Any:
     """Declares how clients weigh."""
     return choice(
-        default, ("num_examples", "uniform"), "weight of a client's update in the mean"
+        default,
+        ("num_examples", "uniform", "examples_processed"),
+        "weight of a client's update in the mean: n_k, the number of its examples; all "
+        "alike; or the number of examples in the batches of its local steps",
     )
 
 
@@ -135,6 +139,16 @@ class ClientRateHParams:
     )
 
 
+def step_batching_choice() -> Any:
+    """Declares where the batches of K local steps come from."""
+    return choice(
+        "straddling",
+        get_args(StepBatching),
+        "batches of K local steps: full ones that straddle passes over the examples, "
+        "or those of each pass, of min(B, n_k) examples at most",
+    )
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class LocalStepsHParams(SampledHParams, ClientRateHParams):
     """Rounds of local steps."""
@@ -151,6 +165,8 @@ class LocalStepsHParams(SampledHParams, ClientRateHParams):
         replaces="client_epochs_per_round",
     )
 
+    step_batching: str = step_batching_choice()
+
     def batches(self) -> BatchSpec:
         """Returns the batches of E epochs, or of K steps where they are set."""
         steps = self.client_steps_per_round
@@ -159,6 +175,7 @@ class LocalStepsHParams(SampledHParams, ClientRateHParams):
             num_epochs=self.client_epochs_per_round if steps is None else None,
             num_steps=steps,
             max_elements=self.max_elements_per_client,
+            step_batching=self.step_batching,
         )
 
 
@@ -377,7 +394,36 @@ def single_stage(
 
 def client_weighting(hparams: CohortHParams) -> tff.learning.ClientWeighting:
     """Returns TFF's word for the record's client weighting."""
-    return tff.learning.ClientWeighting[hparams.client_weighting.upper()]
+    if hparams.client_weighting == "uniform":
+        return tff.learning.ClientWeighting.UNIFORM
+    return tff.learning.ClientWeighting.NUM_EXAMPLES
+
+
+def tells_num_examples(hparams: LocalStepsHParams, model: ModelOrFn) -> bool:
+    """Returns whether clients' data must say how many examples a client has.
+
+    The batches of epochs tell it, up to a factor that is everybody's; those of K steps
+    do not.
+
+    Args:
+      hparams: The record.
+      model: Whose statistics, if any, weigh by examples under uniform weights too.
+    """
+    weighting = getattr(hparams, "client_weighting", "uniform")
+    if hparams.client_steps_per_round is None or weighting == "examples_processed":
+        return False
+    return weighting == "num_examples" or has_statistics(model)
+
+
+def needs_full_pass(hparams: LocalStepsHParams) -> bool:
+    """Returns whether the batches of a round differ from one pass over the examples."""
+    by_steps = hparams.client_steps_per_round is not None
+    return by_steps or hparams.client_epochs_per_round > 1
+
+
+def has_statistics(model: ModelOrFn) -> bool:
+    """Returns whether clients report the model's moving statistics."""
+    return isinstance(model, BlockModel) and bool(model.initial_weights[1])
 
 
 def compose(

@@ -83,6 +83,8 @@ def build_scaffold(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds SCAFFOLD.
 
@@ -104,6 +106,9 @@ def build_scaffold(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
+      with_full_pass: Whether clients' data hold `full_pass`, over which "full_gradient" is
+        taken, as F_k in `build_q_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess` whose `next` has the type
@@ -128,6 +133,8 @@ def build_scaffold(
         control_variate=control_variate,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+        with_full_pass=with_full_pass,
     )
     return client_works.undo_rejected_rounds(
         algorithm.compose(
@@ -151,6 +158,7 @@ def build_fed_dyn(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds FedDyn.
 
@@ -165,15 +173,16 @@ def build_fed_dyn(
       client_optimizer: The optimizer of local steps, one per batch.
       dynamic_regularization: alpha, loss per squared weight, >= 0.
       num_clients: N, all clients that there are, >= 1.
-      mean_examples: n, the mean over all clients of the examples that one processes in
-        a round, > 0: those of a client that processes n_k have alpha_k = alpha * n/n_k
-        and lambda_k * n/n_k for alpha and lambda_k (the authors' code). None: alpha is
-        everybody's.
+      mean_examples: n, the mean over all clients of n_k, the examples in a client's
+        batches or what its data tell (`with_num_examples`), > 0: client k then has
+        alpha_k = alpha * n/n_k and lambda_k * n/n_k for alpha and lambda_k (the authors'
+        code). None: alpha is everybody's.
       client_learning_rate_decay: Factor on the client learning rate after every
         round, in (0, 1].
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       As `build_scaffold`; rows are lambda_k.
@@ -194,6 +203,7 @@ def build_fed_dyn(
         mean_examples=mean_examples,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     finalizer = finalizers.build_dynamic_regularization_finalizer(
         local_model.weights_type(model_fn),
@@ -219,15 +229,21 @@ def _build_scaffold_stages(task, hparams):
         num_clients=len(task.train_client_ids),
         control_variate=hparams.control_variate,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
+        with_full_pass=hparams.control_variate == "full_gradient"
+        and algorithm.needs_full_pass(hparams),
     )
     return algorithm.single_stage("scaffold", process, hparams)
 
 
 def _mean_examples(task: Task, hparams: FedDynHParams) -> float:
-    """Returns how many examples a client processes in a round, the mean of all."""
+    """Returns the mean over all clients of the examples that alpha is divided by."""
     batches = hparams.batches()
+    # Epochs count every example E times, in the mean as in a client's batches.
+    by_epochs = batches.num_steps is None
+    count = batches.num_processed if by_epochs else batches.num_examples
     return statistics.fmean(
-        batches.num_examples(len(task.examples(client_id, "train")[0]))
+        count(len(task.examples(client_id, "train")[0]))
         for client_id in task.train_client_ids
     )
 
@@ -242,6 +258,8 @@ def _build_fed_dyn_stages(task, hparams):
             _mean_examples(task, hparams) if hparams.adaptive_regularization else None
         ),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=hparams.client_steps_per_round is not None
+        and (hparams.adaptive_regularization or algorithm.has_statistics(task.model)),
     )
     return algorithm.single_stage("feddyn", process, hparams)
 

@@ -49,6 +49,7 @@ def build_fed_avg(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds Federated Averaging.
 
@@ -62,13 +63,16 @@ def build_fed_avg(
       client_optimizer: The optimizer of local steps, one per batch.
       server_optimizer: Takes the mean model delta for a gradient; SGD with
         learning rate 1 by default, which moves the server's model to the mean.
-      client_weighting: Whether clients weigh by the examples they processed or
-        all alike.
+      client_weighting: Whether clients weigh by the examples in their batches (or by
+        n_k, see `with_num_examples`) or all alike.
       client_learning_rate_decay: Factor on the client learning rate after every
         round, in (0, 1].
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: Whether clients' data tell n_k, by which clients (and statistics
+        of batch normalization) then weigh instead of by the examples in their batches:
+        `{"examples": batches, "num_examples": <data set of one int64>}`.
 
     Returns:
       A `tff.learning.templates.LearningProcess` whose `next` has the type
@@ -80,6 +84,7 @@ def build_fed_avg(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     return algorithm.compose(
         model_fn,
@@ -128,14 +133,26 @@ def build_from(
     model: ModelOrFn,
     hparams: algorithm.LocalTrainingHParams,
     server_optimizer: Callable[[Any], tff.learning.optimizers.Optimizer],
+    *,
+    with_num_examples: bool | None = None,
 ) -> tff.learning.templates.LearningProcess:
-    """Builds FedAvg as a record says, with the server optimizer made of it."""
+    """Builds FedAvg as a record says, with the server optimizer made of it.
+
+    Args:
+      model: The model.
+      hparams: The record.
+      server_optimizer: Makes the server optimizer of the record.
+      with_num_examples: As in `build_fed_avg`; None where the record decides.
+    """
+    if with_num_examples is None:
+        with_num_examples = algorithm.tells_num_examples(hparams, model)
     return build_fed_avg(
         model,
         algorithm.build_client_optimizer(hparams),
         server_optimizer(hparams),
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=with_num_examples,
     )
 
 

@@ -5,7 +5,8 @@ Controllable Meta Updating", 2019, arXiv 1910.08234.
 
 The server holds a small curated set D_meta, which stands for the distribution that
 the model is for. After a round of any inner algorithm it takes a gradient step on
-it, w <- w' - eta_meta * grad F_meta(w'), and broadcasts the result. With eta_meta = 0
+it, w <- w' - eta_meta * grad F_meta(w'), and broadcasts the result (or, with
+`feed_back=False`, w', so that the meta update only shapes the model returned). With eta_meta = 0
 FedMeta is its inner algorithm; with idle clients it is gradient descent on D_meta.
 """
 
@@ -29,6 +30,7 @@ from tff_algos.hyperparameters import (
     SHARE,
     Interval,
     hparam,
+    switch,
 )
 from tff_algos.simulation import server_examples
 
@@ -58,6 +60,11 @@ class MetaHParams:
         Interval(low=0, high=1),
         "share of D_meta from clients that train; the rest is from others",
     )
+    feed_back: bool = switch(
+        True,
+        "the next round starts from the meta-updated model; else from the model before "
+        "the meta update, which is then only evaluated",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -81,10 +88,13 @@ class FedMetaState:
     Attributes:
       inner: The inner algorithm's state, with the model's weights.
       meta: A `finalizers.MetaState`.
+      updated: The weights after the last meta update where they are not fed back to
+        `inner`, else ().
     """
 
     inner: Any
     meta: Any
+    updated: Any = ()
 
 
 def build_fed_meta(
@@ -97,6 +107,7 @@ def build_fed_meta(
     meta_learning_rate_decay: float = 1.0,
     meta_steps: int = 1,
     meta_batch_size: int | None = None,
+    feed_back: bool = True,
 ) -> tff.learning.templates.LearningProcess:
     """Builds FedMeta over any inner algorithm.
 
@@ -117,6 +128,9 @@ def build_fed_meta(
       meta_steps: Steps per round, >= 1.
       meta_batch_size: Examples of a step, which go round through D_meta; None for
         all of it.
+      feed_back: Whether the meta-updated model is what the next round broadcasts. If
+        not, training goes on from the inner algorithm's model, and `get_model_weights`
+        gives the one after the round's meta update.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `inner` but for its state,
@@ -153,15 +167,22 @@ def build_fed_meta(
         batch_size=meta_batch_size,
         learning_rate_decay=meta_learning_rate_decay,
     )
-    return _with_meta_update(inner, meta)
+    return _with_meta_update(inner, meta, feed_back)
 
 
-def _with_meta_update(inner, meta):
+def _with_meta_update(inner, meta, feed_back):
+    def updated_weights(weights):
+        return tff.federated_value((), tff.SERVER) if feed_back else weights
+
     @tff.federated_computation
     def initialize():
+        state = inner.initialize()
+        weights = tff.federated_map(inner.get_model_weights, state)
         return tff.federated_zip(
             FedMetaState(
-                inner.initialize(), tff.federated_eval(meta.initialize, tff.SERVER)
+                state,
+                tff.federated_eval(meta.initialize, tff.SERVER),
+                updated_weights(weights),
             )
         )
 
@@ -180,23 +201,31 @@ def _with_meta_update(inner, meta):
         output = inner.next(state.inner, client_data)
         weights = tff.federated_map(inner.get_model_weights, output.state)
         update = tff.federated_map(meta.next, (state.meta, weights))
-        inner_state = tff.federated_map(
-            inner.set_model_weights, (output.state, update.weights)
-        )
+        inner_state = output.state
+        if feed_back:
+            inner_state = tff.federated_map(
+                inner.set_model_weights, (inner_state, update.weights)
+            )
         return tff.learning.templates.LearningProcessOutput(
-            tff.federated_zip(FedMetaState(inner_state, update.state)),
+            tff.federated_zip(
+                FedMetaState(inner_state, update.state, updated_weights(update.weights))
+            ),
             tff.federated_map(add_measurements, (output.metrics, update.measurements)),
         )
 
     @tff.federated_computation(state_type.member)
     def get_model_weights(state):
-        return inner.get_model_weights(state.inner)
+        return inner.get_model_weights(state.inner) if feed_back else state.updated
 
     weights_type = inner.set_model_weights.type_signature.parameter[1]
 
     @tff.federated_computation(state_type.member, weights_type)
     def set_model_weights(state, weights):
-        return FedMetaState(inner.set_model_weights(state.inner, weights), state.meta)
+        return FedMetaState(
+            inner.set_model_weights(state.inner, weights),
+            state.meta,
+            state.updated if feed_back else weights,
+        )
 
     return tff.learning.templates.LearningProcess(
         initialize, next_fn, get_model_weights, set_model_weights
@@ -216,6 +245,7 @@ def _build(inner, task, hparams):
         ),
         meta_steps=hparams.meta_steps,
         meta_batch_size=hparams.meta_batch_size,
+        feed_back=hparams.feed_back,
     )
 
 

@@ -293,6 +293,7 @@ def _build_stages(
         algorithm.server_optimizer_from(hparams),
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
         **{argument: getattr(hparams, argument) for argument in own_arguments},
     )
     return algorithm.single_stage(name, process, hparams)
@@ -328,7 +329,10 @@ MGDA_PROX = algorithm.Algorithm(
     paper=_PAPER,
     hparams=MGDAProxHParams,
     build_stages=functools.partial(
-        _build_stages, "mgda_prox", build_mgda_prox, ("proximal_strength", *_DIRECTION)
+        _build_stages,
+        "mgda_prox",
+        build_mgda_prox,
+        ("proximal_strength", "prox_half", *_DIRECTION),
     ),
     settings={algorithm.EVERY_TASK: {"proximal_strength": 0.1}},
 )

@@ -88,6 +88,7 @@ def build_fed_mlb(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds FedMLB.
 
@@ -113,6 +114,7 @@ def build_fed_mlb(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s.
@@ -136,6 +138,7 @@ def build_fed_mlb(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     return algorithm.compose(
         model,
@@ -189,6 +192,7 @@ def _build_stages(name, server_optimizer, task, hparams):
         gradient_clip_norm=hparams.gradient_clip_norm,
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
     )
     return algorithm.single_stage(name, process, hparams)
 

@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import NON_NEGATIVE, hparam
+from tff_algos.hyperparameters import NON_NEGATIVE, hparam, switch
 
 _PAPER = "Li et al., 2020, arXiv 1812.06127"
 
@@ -33,7 +33,16 @@ class ProximalHParams(algorithm.LocalTrainingHParams):
     """Local training with a proximal term."""
 
     proximal_strength: float = hparam(
-        0.01, float, NON_NEGATIVE, "strength of the proximal term, halved in it", "mu"
+        0.01,
+        float,
+        NON_NEGATIVE,
+        "mu, in the penalty (mu/2) * ||w - w_server||^2",
+        "mu",
+    )
+    prox_half: bool = switch(
+        True,
+        "the 1/2 in the penalty; without it mu * ||w - w_server||^2, as in the code of "
+        "Hu et al.",
     )
 
 
@@ -53,6 +62,7 @@ def build_fed_prox(
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
     *,
     proximal_strength: float,
+    prox_half: bool = True,
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
@@ -60,6 +70,7 @@ def build_fed_prox(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds FedProx.
 
@@ -71,6 +82,8 @@ def build_fed_prox(
       server_optimizer: Takes the mean model delta for a gradient; SGD with
         learning rate 1 by default.
       proximal_strength: mu, loss per squared weight, >= 0; 0 is FedAvg.
+      prox_half: Whether the penalty is mu/2 * ||y - w||^2, as in the paper, or mu * ||y -
+        w||^2, as in the code of Hu et al. (arXiv 2006.11489).
       client_weighting: Whether clients weigh by the examples they processed or
         all alike.
       client_learning_rate_decay: Factor on the client learning rate after every
@@ -78,6 +91,7 @@ def build_fed_prox(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_prox`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s.
@@ -85,14 +99,15 @@ def build_fed_prox(
     Raises:
       HyperparameterError: If `proximal_strength` is negative or not finite.
     """
-    ProximalHParams(proximal_strength=proximal_strength)
+    ProximalHParams(proximal_strength=proximal_strength, prox_half=prox_half)
     client_work = client_works.build_local_training_client_work(
         model_fn,
         client_optimizer,
         client_weighting=client_weighting,
-        proximal_strength=proximal_strength,
+        proximal_strength=proximal_strength if prox_half else 2 * proximal_strength,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     return algorithm.compose(
         model_fn,
@@ -143,8 +158,10 @@ def _build_stages(name, server_optimizer, task, hparams):
         algorithm.build_client_optimizer(hparams),
         server_optimizer(hparams),
         proximal_strength=hparams.proximal_strength,
+        prox_half=hparams.prox_half,
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
     )
     return algorithm.single_stage(name, process, hparams)
 

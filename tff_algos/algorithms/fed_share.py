@@ -4,7 +4,7 @@ Zhao, Li, Lai, Suda, Civin, Chandra: "Federated Learning with Non-IID Data", 201
 arXiv 1806.00582; a baseline of Yao et al., 2019, arXiv 1910.08234.
 
 Clients train on the union of their examples and the shared ones; both count in a
-client's weight. With an empty shared set FedShare is FedAvg.
+client's weight, unless it is told its own number (`with_num_examples`). With an empty shared set FedShare is FedAvg.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 
 from tff_algos.algorithms import algorithm, fed_avg
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.hyperparameters import SHARE, choice, hparam
+from tff_algos.hyperparameters import SHARE, HyperparameterError, choice, hparam, switch
 from tff_algos.simulation import server_examples
 from tff_algos.simulation.batching import Examples, derive_seed
 
@@ -36,6 +36,18 @@ class FedShareHParams(algorithm.LocalTrainingHParams, algorithm.ServerOptimizerH
     share_mode: str = choice(
         "full", ("full", "split"), "whether every client gets all of it or a part"
     )
+    count_shared: bool = switch(
+        True, "shared examples count in the number that a client weighs by"
+    )
+
+    def __attrs_post_init__(self):
+        super().__attrs_post_init__()
+        if not self.count_shared and self.client_weighting != "num_examples":
+            raise HyperparameterError(
+                "count_shared",
+                self.count_shared,
+                "True unless --client_weighting=num_examples",
+            )
 
 
 def with_shared_examples(
@@ -106,7 +118,12 @@ def build_fed_share(
 
 
 def _build_stages(task, hparams):
-    process = fed_avg.build_from(task.model, hparams, algorithm.server_optimizer_from)
+    process = fed_avg.build_from(
+        task.model,
+        hparams,
+        algorithm.server_optimizer_from,
+        with_num_examples=True if not hparams.count_shared else None,
+    )
     shared = server_examples.draw(task, hparams.shared_fraction, "shared")
     train_examples = with_shared_examples(
         lambda client_id: task.examples(client_id, "train"),
@@ -115,9 +132,16 @@ def _build_stages(task, hparams):
         hparams.share_mode,
         task.seed,
     )
-    return algorithm.single_stage(
+    (stage,) = algorithm.single_stage(
         "fedshare", process, hparams, train_examples=train_examples
     )
+    if hparams.count_shared:
+        return (stage,)
+
+    def num_own(client_id: str) -> int:
+        return stage.batches.num_examples(len(task.examples(client_id, "train")[0]))
+
+    return (attrs.evolve(stage, num_examples=num_own),)
 
 
 FED_SHARE = algorithm.Algorithm(

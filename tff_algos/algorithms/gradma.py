@@ -186,6 +186,7 @@ def build_gradma_w(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds GradMA-W: FedAvg with corrected local steps.
 
@@ -213,6 +214,7 @@ def build_gradma_w(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s or, with
@@ -231,6 +233,7 @@ def build_gradma_w(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     process = algorithm.compose(
         model_fn,
@@ -266,6 +269,7 @@ def build_gradma_s(
     ),
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
     **kwargs,
 ) -> tff.learning.templates.LearningProcess:
     """Builds GradMA-S: FedAvg with a corrected momentum at the server.
@@ -283,6 +287,7 @@ def build_gradma_s(
       client_learning_rate_decay: Factor on the client learning rate after every
         round, in (0, 1].
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
       **kwargs: Those of the server, as in `build_gradma`.
 
     Returns:
@@ -297,6 +302,7 @@ def build_gradma_s(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
         with_client_index=True,
     )
     return _with_gradient_memory(model_fn, client_work, **kwargs)
@@ -315,6 +321,7 @@ def build_gradma(
     ),
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
     **kwargs,
 ) -> tff.learning.templates.LearningProcess:
     """Builds GradMA: corrected local steps and a corrected momentum at the server.
@@ -329,6 +336,7 @@ def build_gradma(
       client_weighting: As in `build_gradma_w`.
       client_learning_rate_decay: As in `build_gradma_w`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
       **kwargs: Those of the server: `num_clients` (N, all clients there are),
         `memory_size` (m, the most clients whose updates are remembered; 100),
         `server_learning_rate` (eta_g, 1), `server_momentum` (beta_1, 0.5),
@@ -355,6 +363,7 @@ def build_gradma(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
         with_client_index=True,
     )
     process = _with_gradient_memory(
@@ -404,8 +413,9 @@ def _with_gradient_memory(
     )
 
 
-def _clients_part(hparams: algorithm.LocalTrainingHParams) -> dict[str, Any]:
+def _clients_part(task, hparams: algorithm.LocalTrainingHParams) -> dict[str, Any]:
     return {
+        "with_num_examples": algorithm.tells_num_examples(hparams, task.model),
         "client_weighting": algorithm.client_weighting(hparams),
         "client_learning_rate_decay": hparams.client_learning_rate_decay,
     }
@@ -451,7 +461,7 @@ def _build_stages_s(task, hparams):
     process = build_gradma_s(
         task.model,
         algorithm.build_client_optimizer(hparams),
-        **_clients_part(hparams),
+        **_clients_part(task, hparams),
         **_server_part(task, hparams),
     )
     return algorithm.single_stage("gradma_s", process, hparams)
@@ -462,7 +472,7 @@ def _build_stages_w(task, hparams):
         task.model,
         algorithm.build_client_optimizer(hparams),
         algorithm.server_optimizer_from(hparams),
-        **_clients_part(hparams),
+        **_clients_part(task, hparams),
         **_correction_part(hparams),
     )
     return algorithm.single_stage("gradma_w", process, hparams)
@@ -473,7 +483,7 @@ def _build_stages(task, hparams):
     process = build_gradma(
         task.model,
         algorithm.build_client_optimizer(hparams),
-        **_clients_part(hparams),
+        **_clients_part(task, hparams),
         **_correction_part(hparams) | _server_part(task, hparams),
     )
     return algorithm.single_stage("gradma", process, hparams)

@@ -12,6 +12,7 @@ linear in the weights they are the same.
 """
 
 import functools
+from typing import get_args
 
 import attrs
 
@@ -27,10 +28,11 @@ from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     NON_NEGATIVE,
     POSITIVE,
+    HyperparameterError,
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec
+from tff_algos.simulation.batching import BatchSpec, StepBatching
 
 
 @attrs.frozen(kw_only=True)
@@ -55,18 +57,47 @@ class MAMLHParams(
         ("next_batch", "all", "held_out"),
         "examples of the gradient after the local steps",
     )
+    step_batching: str | None = choice(
+        None,
+        get_args(StepBatching),
+        "batches of K local steps: full ones that straddle passes over the examples, or "
+        "those of each pass (straddling; per_pass where the query is held out)",
+    )
     gradient_clip_norm: float | None = hparam(
         None, float, POSITIVE, "largest L2 norm of a client's gradient (no limit)"
     )
 
+    def __attrs_post_init__(self):
+        if self.query == "held_out" and self.step_batching == "straddling":
+            raise HyperparameterError(
+                "step_batching",
+                self.step_batching,
+                "per_pass for --query=held_out, which keeps every other batch of a pass",
+            )
+
+    @property
+    def straddles(self) -> bool:
+        """Whether the batches of local steps straddle passes over the examples."""
+        return self.query != "held_out" and self.step_batching != "per_pass"
+
     def batches(self) -> BatchSpec:
-        """Returns K + 1 batches for the next batch as query, else those of an epoch."""
-        by_steps = self.query == "next_batch"
+        """Returns the batches of the K steps and of the query.
+
+        They are K + 1 for the next batch as query. Else they are one pass, which the
+        client work repeats, or, where batches straddle passes, the K alone.
+        """
+        steps = self.client_steps_per_round
+        if self.query == "next_batch":
+            steps += 1
+        elif not self.straddles:
+            steps = None
         return BatchSpec(
             batch_size=self.client_batch_size,
-            num_epochs=None if by_steps else 1,
-            num_steps=self.client_steps_per_round + 1 if by_steps else None,
+            num_epochs=1 if steps is None else None,
+            # A client that takes no step has a batch all the same, and leaves it.
+            num_steps=None if steps is None else max(steps, 1),
             max_elements=self.max_elements_per_client,
+            step_batching=self.step_batching or "straddling",
         )
 
 
@@ -84,6 +115,8 @@ def build_maml(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds MAML(K).
 
@@ -110,12 +143,16 @@ def build_maml(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
+      with_full_pass: Whether clients' data hold, as `full_pass`, batches in which each of
+        a client's examples comes once: the query "all". The batches beside it are those
+        of the K steps, as for "next_batch".
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s. For
       "next_batch" give every client K + 1 batches,
-      `dataset.repeat().batch(B).take(K + 1)`, else each example once; batches come
-      again where they run out.
+      `dataset.repeat().batch(B).take(K + 1)`; with a `full_pass` K batches; else each
+      example once. Batches come again where they run out.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
@@ -139,6 +176,8 @@ def build_maml(
         learning_rate_decay=client_learning_rate_decay,
         max_trajectory_bytes=max_trajectory_bytes,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+        with_full_pass=with_full_pass,
     )
     return algorithm.compose(
         model_fn,
@@ -192,6 +231,9 @@ def _build_stages(name, build, task, hparams):
         query=hparams.query,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
         gradient_clip_norm=hparams.gradient_clip_norm,
+        with_num_examples=hparams.batches().num_steps is not None
+        and algorithm.has_statistics(task.model),
+        with_full_pass=hparams.query == "all" and hparams.straddles,
     )
     return algorithm.single_stage(name, process, hparams)
 

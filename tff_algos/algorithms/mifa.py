@@ -77,6 +77,7 @@ def build_mifa(
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds MIFA.
 
@@ -102,6 +103,7 @@ def build_mifa(
         remembered, after every round, in (0, 1].
       model_distributor: Instead of a plain broadcast.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess` whose `next` has the type
@@ -120,6 +122,7 @@ def build_mifa(
         client_weighting=tff.learning.ClientWeighting.UNIFORM,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
         with_client_index=True,
     )
     return algorithm.compose(
@@ -185,6 +188,7 @@ def _build_stages(name, server_optimizer, task, hparams):
         wait_for_all=hparams.wait_for_all,
         memory_dtype=hparams.memory_dtype,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
     )
     return algorithm.single_stage(name, process, hparams)
 

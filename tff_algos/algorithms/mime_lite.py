@@ -56,6 +56,8 @@ def build_mime_lite(
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     full_gradient_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds MimeLite.
 
@@ -79,6 +81,9 @@ def build_mime_lite(
       full_gradient_aggregator: Instead of the weighted mean of full gradients.
       metrics_aggregator: As in
         `tff.learning.algorithms.build_weighted_mime_lite`.
+      with_num_examples: As in `build_fed_avg`, for the full gradients too.
+      with_full_pass: Whether clients' data hold `full_pass`, as in `build_q_fed_avg`, over
+        which the full gradient is taken.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s.
@@ -90,6 +95,8 @@ def build_mime_lite(
         learning_rate_decay=client_learning_rate_decay,
         full_gradient_aggregator=full_gradient_aggregator,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+        with_full_pass=with_full_pass,
     )
     return algorithm.compose(
         model_fn,
@@ -111,6 +118,8 @@ def _build_stages(task, hparams):
         algorithm.server_optimizer_from(hparams),
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
+        with_full_pass=algorithm.needs_full_pass(hparams),
     )
     return algorithm.single_stage("mimelite", process, hparams)
 

@@ -61,6 +61,7 @@ def build_moon(
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds MOON.
 
@@ -83,6 +84,7 @@ def build_moon(
       model_distributor: Instead of a plain broadcast.
       model_aggregator: Instead of the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess` typed as `build_scaffold`'s; a row is
@@ -104,6 +106,7 @@ def build_moon(
         client_weighting=client_weighting,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
     return client_works.undo_rejected_rounds(
         algorithm.compose(
@@ -156,6 +159,7 @@ def _build_stages(name, server_optimizer, task, hparams):
         contrastive_temperature=hparams.contrastive_temperature,
         client_weighting=algorithm.client_weighting(hparams),
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
     )
     return algorithm.single_stage(name, process, hparams)
 

@@ -54,6 +54,7 @@ class ReptileHParams(algorithm.RoundHParams):
     client_learning_rate: float = hparam(
         0.02, float, POSITIVE, "learning rate of local steps", "eta"
     )
+    step_batching: str = algorithm.step_batching_choice()
     server_optimizer: str = choice(
         "adam", ("sgd", "adagrad", "adam", "yogi"), "optimizer of the server's step"
     )
@@ -252,12 +253,14 @@ def _build_reptile_stages(task, hparams):
                 hparams.server_learning_rate,
                 momentum=hparams.server_momentum,
             ),
+            with_num_examples=algorithm.has_statistics(task.model),
         ),
         num_rounds=hparams.total_rounds,
         clients_per_round=hparams.clients_per_round,
         batches=BatchSpec(
             batch_size=hparams.client_batch_size,
             num_steps=hparams.client_steps_per_round,
+            step_batching=hparams.step_batching,
             max_elements=hparams.max_elements_per_client,
         ),
     )

@@ -46,7 +46,8 @@ class QHParams:
     loss_reduction: str = choice(
         "mean",
         ("mean", "total"),
-        "a client's loss: mean over its examples, or sum of its batches' means",
+        "a client's loss: mean over its examples, or sum over the batches of one pass of "
+        "their mean losses",
     )
 
 
@@ -68,11 +69,13 @@ def build_q_fed_avg(
     client_learning_rate_decay: float = 1.0,
     model_distributor: tff.learning.templates.DistributionProcess | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds q-FedAvg.
 
     w <- w - sum_k F_k^q D_k / sum_k (q F_k^(q-1) ||D_k||^2 + L F_k^q), where F_k is
-    client k's loss at w, on the batches of the round and without dropout.
+    client k's loss at w over its examples, without dropout.
 
     Args:
       model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
@@ -83,12 +86,16 @@ def build_q_fed_avg(
       q: Power of the loss, >= 0; 0 is FedAvg with uniform weights.
       lipschitz: L, gradient per weight, > 0; the inverse of the client learning rate
         in the paper.
-      loss_reduction: "mean" over the client's examples, or "total": the sum over
-        its batches of their mean losses.
+      loss_reduction: "mean" over the client's examples, or "total": the sum over the
+        batches of one pass of their mean losses.
       client_learning_rate_decay: Factor on the client learning rate after every
         round, in (0, 1].
       model_distributor: Instead of a plain broadcast.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_fed_avg`.
+      with_full_pass: Whether clients' data hold, as `full_pass`, batches in which each of
+        a client's examples comes once, over which F_k is taken. Without it F_k is taken
+        over the round's batches, which is the same for one epoch.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s. Only
@@ -107,6 +114,8 @@ def build_q_fed_avg(
         loss_reduction=loss_reduction,
         learning_rate_decay=client_learning_rate_decay,
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+        with_full_pass=with_full_pass,
     )
     return algorithm.compose(
         model_fn,
@@ -129,6 +138,8 @@ def _build_stages(task, hparams):
         lipschitz=lipschitz,
         loss_reduction=hparams.loss_reduction,
         client_learning_rate_decay=hparams.client_learning_rate_decay,
+        with_num_examples=algorithm.tells_num_examples(hparams, task.model),
+        with_full_pass=algorithm.needs_full_pass(hparams),
     )
     return algorithm.single_stage("qfedavg", process, hparams)
 

@@ -15,12 +15,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import attacks, local_model, local_training, round_process
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.client_works.round_process import client_data_type, read_index
 from tff_algos.finite import zero_unless
 from tff_algos.solvers import box_simplex
 
 AflMode = Literal["epochs", "batch"]
+AflLoss = Literal["batches", "examples"]
 
 
 @attrs.frozen
@@ -36,6 +37,19 @@ class AgnosticState:
     mixture: object
 
 
+def _summing_losses(afl_loss: AflLoss) -> local_training.StepGradients:
+    """Returns plain gradients that carry the sum of the losses, and of their weights."""
+
+    def gradients(model, state, batch):
+        result, (total, count) = local_training.plain_gradients(model, state, batch)
+        size = tf.cast(result.num_examples, tf.float64)
+        weight = size if afl_loss == "examples" else tf.ones_like(size)
+        loss = tf.cast(result.loss, tf.float64)
+        return result, (total + weight * loss, count + weight)
+
+    return gradients
+
+
 def ascend(
     mixture: tf.Tensor, losses: tf.Tensor, takes_part: tf.Tensor, rate: float
 ) -> tf.Tensor:
@@ -44,8 +58,8 @@ def ascend(
     Args:
       mixture: lambda, float64 [N], on the simplex.
       losses: float64 [N]; only those of clients that take part are looked at.
-      takes_part: bool [N]. The others keep their weights, and those who take part
-        share what is left.
+      takes_part: bool [N], who reports a loss. The others keep their weights, and those
+        who report share the rest: their lambdas move within their sum of before.
       rate: gamma_lambda, per loss.
 
     Returns:
@@ -67,18 +81,22 @@ def build_agnostic_training_client_work(
     num_clients: int,
     mixture_learning_rate: float,
     afl_mode: AflMode = "epochs",
+    afl_loss: AflLoss = "batches",
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds local training with weights lambda, which it raises where losses are large.
 
     A client's update weight is its lambda of before the round. Its loss is the mean of
-    its examples' as it trains, which with one local step is that of the server's model:
-    in the paper a client takes one gradient of one batch, Hu et al. (arXiv 2006.11489)
-    let it train for an epoch. Losses reach the server as a sum of vectors of length N with one entry each,
-    so updates need not be seen one by one. Clients that are excluded, as in
+    the losses before each of its steps, which with one local step is that of the server's
+    model: in the paper a client takes one gradient of one batch, Hu et al. (arXiv
+    2006.11489) let it train for an epoch and average the losses of its batches. Losses
+    reach the server as a sum of vectors of length N with one entry each, so updates need
+    not be seen one by one. Clients that are excluded, as in
     `build_local_training_client_work` or since their loss is not finite, keep their
-    lambda.
+    lambda, and so do clients that are not in the cohort; those who report share the rest
+    (`ascend`).
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
@@ -88,8 +106,12 @@ def build_agnostic_training_client_work(
       mixture_learning_rate: gamma_lambda, per loss, >= 0.
       afl_mode: Whether a client trains on all batches that it gets, "epochs", or takes
         a step on the first alone, "batch".
+      afl_loss: Whether its loss is the mean over its "batches" of their mean losses, or
+        over its "examples"; they differ where batches differ in size.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`; here only statistics
+        weigh by examples.
 
     Returns:
       A process whose `next` maps `<AgnosticState@SERVER, {ModelWeights}@CLIENTS,
@@ -100,14 +122,17 @@ def build_agnostic_training_client_work(
       client's own.
 
     Raises:
-      ValueError: If `afl_mode` is neither of the two.
+      ValueError: If `afl_mode` or `afl_loss` is none of those.
     """
-    if afl_mode not in get_args(AflMode):
-        raise ValueError(
-            f"Expected afl_mode out of {get_args(AflMode)}, found {afl_mode!r}."
-        )
+    for name, value, choices in (
+        ("afl_mode", afl_mode, get_args(AflMode)),
+        ("afl_loss", afl_loss, get_args(AflLoss)),
+    ):
+        if value not in choices:
+            raise ValueError(f"Expected {name} out of {choices}, found {value!r}.")
     weights_type = local_model.weights_type(model)
-    data_type = client_data_type(model)
+    fields = ClientDataFields(client_index=True, num_examples=with_num_examples)
+    data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
     local_update = local_training.build_local_update(
         optimizer, learning_rate_decay=learning_rate_decay
@@ -130,16 +155,26 @@ def build_agnostic_training_client_work(
 
         @tf.function
         def work(state, server_weights, data):
-            index, batches = read_index(data), data["examples"]
+            own_data = fields.read(data)
+            index, batches = own_data.client_index, own_data.batches
             if afl_mode == "batch":
                 batches = batches.take(1)
-            update = local_update(view, state.round_num, server_weights, batches)
-            loss = attacks.reported_loss(update.final.mean_loss(), batches)
+            nothing = (tf.constant(0.0, tf.float64), tf.constant(0.0, tf.float64))
+            update = local_update(
+                view,
+                state.round_num,
+                server_weights,
+                batches,
+                _summing_losses(afl_loss),
+                nothing,
+            )
+            loss = tf.math.divide_no_nan(*update.final.carry)
+            loss = attacks.reported_loss(loss, batches)
             uniform = tff.learning.ClientWeighting.UNIFORM
             report = update.report(view, server_weights, uniform, loss)
             report = report.with_weight(
                 tf.cast(tf.gather(state.mixture, index), tf.float32)
-            )
+            ).with_num_examples(own_data.num_examples)
             loss = zero_unless(report.counts_in, loss)
             own = tf.one_hot(index, num_clients, dtype=tf.float64)
             return (

@@ -51,12 +51,14 @@ class ClientReport:
       counts: `num_non_finite_clients` and `num_empty_clients` of this one client,
         int32 [], to be summed.
       counts_in: Whether the client counts, bool [].
+      weighs_by_examples: Whether its weight is a number of examples.
     """
 
     result: tff.learning.templates.ClientResult
     metrics: Any
     counts: collections.OrderedDict[str, tf.Tensor]
     counts_in: tf.Tensor
+    weighs_by_examples: bool
 
     def with_weight(self, weight: tf.Tensor) -> "ClientReport":
         """Returns the report with another weight, which is 0 if it does not count."""
@@ -64,7 +66,27 @@ class ClientReport:
             update=self.result.update,
             update_weight=zero_unless(self.counts_in, weight),
         )
-        return attrs.evolve(self, result=result)
+        return attrs.evolve(self, result=result, weighs_by_examples=False)
+
+    def with_num_examples(self, num_examples: tf.Tensor | None) -> "ClientReport":
+        """Returns the report of a client that has so many examples.
+
+        What weighs by examples, the update or its statistics, then weighs by these and
+        not by those that the client processed.
+
+        Args:
+          num_examples: n_k, int64 []; None for those that it processed.
+        """
+        if num_examples is None:
+            return self
+        own = zero_unless(self.counts_in, tf.cast(num_examples, tf.float32))
+        update = self.result.update
+        if isinstance(update, UpdateWithStatistics):
+            update = attrs.evolve(update, num_examples=own)
+        weight = own if self.weighs_by_examples else self.result.update_weight
+        return attrs.evolve(
+            self, result=tff.learning.templates.ClientResult(update, weight)
+        )
 
 
 def report(
@@ -116,4 +138,5 @@ def report(
             num_empty_clients=tf.cast(empty, tf.int32),
         ),
         counts_in=keep,
+        weighs_by_examples=weighting == tff.learning.ClientWeighting.NUM_EXAMPLES,
     )

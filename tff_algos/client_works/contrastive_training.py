@@ -92,6 +92,7 @@ def build_contrastive_training_client_work(
     ),
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds MOON's client work.
 
@@ -108,6 +109,7 @@ def build_contrastive_training_client_work(
       client_weighting: As in `build_local_training_client_work`.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
       A process as of `build_remembering_process`: a row is `seen` (bool) and `weights`,
@@ -141,4 +143,5 @@ def build_contrastive_training_client_work(
         client_update,
         remembered_weights.specs(model),
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )

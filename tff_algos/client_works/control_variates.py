@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import full_gradient, local_model, local_training
+from tff_algos.client_works.client_data import ClientData
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
@@ -55,6 +56,8 @@ def build_scaffold_client_work(
     control_variate: ControlVariate = "mean_step",
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds SCAFFOLD's client work: y <- y - eta * (grad f(y) - c_k + c).
 
@@ -69,9 +72,12 @@ def build_scaffold_client_work(
       control_variate: What the new c_k is: "mean_step" (the paper's option II), c_k -
         c + delta_k / (J_k * eta), the mean gradient of the J_k steps; or
         "full_gradient" (option I), that of the client's examples at the server's
-        model, one more pass over the round's batches.
+        model, one more pass over them.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+      with_full_pass: Whether clients' data hold `full_pass`, for option I; without it,
+        the gradient is that of the round's batches. See `client_data`.
 
     Returns:
       A process as of `build_remembering_process`: rows are c_k, `shared` is c. All
@@ -95,7 +101,7 @@ def build_scaffold_client_work(
         if control_variate == "full_gradient":
             weights = local_model.flatten(given.server_weights)
             return full_gradient.mean_gradient(
-                view, weights, given.dataset
+                view, weights, given.data.full_pass
             ).gradient_sum
         rate = optimizer.get_hparams(update.final.optimizer_state)["learning_rate"]
         distance = tf.cast(update.final.num_steps, tf.float64) * tf.cast(
@@ -124,6 +130,8 @@ def build_scaffold_client_work(
         initial_shared=lambda: _zeros(specs),
         next_shared=lambda mean, change: _add(mean, change, 1 / num_clients),
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+        with_full_pass=with_full_pass,
     )
 
 
@@ -135,6 +143,7 @@ def build_dynamic_regularization_client_work(
     mean_examples: float | None = None,
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds FedDyn's client work.
 
@@ -147,11 +156,13 @@ def build_dynamic_regularization_client_work(
       optimizer: The client optimizer.
       regularization: alpha, loss per squared weight, >= 0; with 0 clients train
         plainly.
-      mean_examples: n, the mean over all clients of the examples that one processes in
-        a round, > 0; a client that processes n_k then has alpha * n/n_k and lambda_k *
-        n/n_k for alpha and lambda_k in what it minimises. None: alpha is everybody's.
+      mean_examples: n, the mean over all clients of n_k, > 0; client k then has alpha *
+        n/n_k and lambda_k * n/n_k for alpha and lambda_k in what it minimises. n_k is
+        the number of examples in its batches, or the number that its data tell. None:
+        alpha is everybody's.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
       A process as of `build_remembering_process`: rows are lambda_k, `shared` is
@@ -161,15 +172,18 @@ def build_dynamic_regularization_client_work(
         optimizer, learning_rate_decay=learning_rate_decay
     )
 
-    def relative_strength(dataset: tf.data.Dataset) -> tf.Tensor:
+    def relative_strength(data: ClientData) -> tf.Tensor:
         """Returns n/n_k, float64 []; 1 where alpha is everybody's."""
         if mean_examples is None:
             return tf.constant(1.0, tf.float64)
+        own = data.num_examples
+        if own is None:
+            own = _count(data.batches)
         mean = tf.constant(mean_examples, tf.float64)
-        return tf.math.divide_no_nan(mean, tf.cast(_count(dataset), tf.float64))
+        return tf.math.divide_no_nan(mean, tf.cast(own, tf.float64))
 
     def regularized_gradients(given: RememberingInput):
-        strength = relative_strength(given.dataset)
+        strength = relative_strength(given.data)
 
         def correct(gradient, weight, linear, anchor):
             alpha = tf.constant(regularization, gradient.dtype)
@@ -196,4 +210,5 @@ def build_dynamic_regularization_client_work(
         client_update,
         local_model.trainable_specs(model),
         metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model, local_training, remembered_weights
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.local_model import LocalModel, Tensors
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
@@ -96,11 +97,16 @@ def correct(
     # In float64: rounding could make a matrix of no vectors, and steps longer.
     wide = [tf.cast(stack, tf.float64) for stack in stacks]
     products = [tf.matmul(stack, stack, transpose_b=True) for stack in wide]
+    dtypes = [stack.dtype for stack in stacks]
     if qp_scope == "global":
-        shared = _coefficients(tf.add_n(products), margin)
+        widest = max(dtypes, key=lambda dtype: dtype.size)
+        shared = _coefficients(tf.add_n(products), margin, widest)
         coefficients = [shared] * len(stacks)
     else:
-        coefficients = [_coefficients(product, margin) for product in products]
+        coefficients = [
+            _coefficients(product, margin, dtype)
+            for product, dtype in zip(products, dtypes, strict=True)
+        ]
     return tuple(
         tf.reshape(
             _combined(stack, tf.cast(chosen, stack.dtype)),
@@ -111,15 +117,24 @@ def correct(
 
 
 def _combined(stack: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
-    # What has no part in it may hold infinity, and no zero times that is zero.
+    # Mask unused rows: 0 * inf is NaN.
     taken = tf.where(coefficients[:, tf.newaxis] > 0, stack, tf.zeros_like(stack))
     return tf.linalg.matvec(taken, coefficients, transpose_a=True)
 
 
-def _coefficients(products: tf.Tensor, margin: float) -> tf.Tensor:
-    """Returns 1 and the multipliers of the rows, given inner products with g first."""
+def _coefficients(products: tf.Tensor, margin: float, dtype: tf.DType) -> tf.Tensor:
+    """Returns 1 and the multipliers of the rows, given inner products with g first.
+
+    Args:
+      products: Float64 [1 + n, 1 + n].
+      margin: As in `correct`.
+      dtype: What the vectors were computed in.
+    """
+    # After one full-batch step the drift is minus the server's gradient, but for the
+    # rounding of the weights.
+    rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
     multipliers = cone.solve_few(
-        products[1:, 1:], products[0, 1:], products[0, 0], margin
+        products[1:, 1:], products[0, 1:], products[0, 0], margin, **rounding
     ).multipliers
     return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
 
@@ -136,6 +151,7 @@ def build_gradma_training_client_work(
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_client_index: bool = False,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds GradMA's client work.
 
@@ -155,7 +171,8 @@ def build_gradma_training_client_work(
       client_weighting: As in `build_local_training_client_work`.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      with_client_index: As in `round_process.build_round_process`.
+      with_client_index: As in `build_local_training_client_work`.
+      with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
       A process typed as `build_local_training_client_work`'s or, with
@@ -188,14 +205,16 @@ def build_gradma_training_client_work(
 
     if not persist_previous:
 
-        def client_update(view, round_num, server_weights, dataset):
-            return train(view, round_num, server_weights, dataset)[1], {}
+        def client_update(view, round_num, server_weights, data):
+            return train(view, round_num, server_weights, data.batches)[1], {}
 
         return build_round_process(
             model,
             client_update,
             metrics_aggregator,
-            with_client_index=with_client_index,
+            fields=ClientDataFields(
+                client_index=with_client_index, num_examples=with_num_examples
+            ),
         )
 
     def remembering_update(view: LocalModel, given: RememberingInput):
@@ -211,5 +230,6 @@ def build_gradma_training_client_work(
         remembering_update,
         remembered_weights.specs(model),
         metrics_aggregator=metrics_aggregator,
-        with_client_index=with_client_index,
+        update_with_index=with_client_index,
+        with_num_examples=with_num_examples,
     )

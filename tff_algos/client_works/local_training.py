@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import attacks, client_report, local_model
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.local_model import (
     BatchResult,
     LocalModel,
@@ -26,6 +27,7 @@ from tff_algos.client_works.local_model import (
 )
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.hyperparameters import DECAY, HyperparameterError
+from tff_algos.optimizers import in_weights_dtype
 
 
 @attrs.frozen
@@ -37,14 +39,7 @@ class TrainingState:
     metrics: object
     num_steps: tf.Tensor  # int64 []
     num_examples: tf.Tensor  # int64 []
-    loss_sum: tf.Tensor  # Of the examples, before each step; float64 [].
     carry: object  # Whatever else the steps' gradients depend on.
-
-    def mean_loss(self) -> tf.Tensor:
-        """Returns the mean loss of the examples as they were trained on, float64."""
-        return tf.math.divide_no_nan(
-            self.loss_sum, tf.cast(self.num_examples, tf.float64)
-        )
 
 
 # From the model, the state and a batch to what the step follows, and the next carry.
@@ -153,6 +148,8 @@ def train(
       carry: What `step_gradients` finds in the state at the first step.
     """
 
+    optimizer = in_weights_dtype(optimizer)
+
     def step(state: TrainingState, batch) -> TrainingState:
         result, carry = step_gradients(model, state, batch)
         new_optimizer_state, trainable = optimizer.next(
@@ -164,7 +161,6 @@ def train(
             result.metrics,
             state.num_steps + 1,
             state.num_examples + result.num_examples,
-            state.loss_sum + sum_of_losses(result.loss, result.num_examples),
             carry,
         )
 
@@ -175,16 +171,10 @@ def train(
             model.initial_metrics(),
             tf.constant(0, tf.int64),
             tf.constant(0, tf.int64),
-            tf.constant(0.0, tf.float64),
             carry,
         ),
         step,
     )
-
-
-def sum_of_losses(loss: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
-    """Returns what a batch of mean loss `loss` adds to the sum, float64 []."""
-    return tf.cast(loss, tf.float64) * tf.cast(num_examples, tf.float64)
 
 
 @attrs.frozen
@@ -290,6 +280,7 @@ def build_local_training_client_work(
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_client_index: bool = False,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that trains on each client's batches.
 
@@ -307,7 +298,10 @@ def build_local_training_client_work(
       learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      with_client_index: As in `round_process.build_round_process`.
+      with_client_index: Whether clients' data hold `client_index`, and updates tell it;
+        see `client_data` and `round_process.build_round_process`.
+      with_num_examples: Whether clients' data hold `num_examples`, by which they then
+        weigh instead of by the examples they process; see `client_data`.
 
     Returns:
       A process whose `next` maps `<int32@SERVER, {ModelWeights}@CLIENTS,
@@ -320,12 +314,15 @@ def build_local_training_client_work(
         optimizer, learning_rate_decay=learning_rate_decay
     )
 
-    def client_update(model, round_num, server_weights, dataset):
+    def client_update(model, round_num, server_weights, data):
         anchor = local_model.flatten(server_weights).trainable
         step_gradients = proximal_gradients(anchor, proximal_strength)
-        update = local_update(model, round_num, server_weights, dataset, step_gradients)
+        update = local_update(
+            model, round_num, server_weights, data.batches, step_gradients
+        )
         return update.report(model, server_weights, client_weighting), {}
 
-    return build_round_process(
-        model, client_update, metrics_aggregator, with_client_index=with_client_index
+    fields = ClientDataFields(
+        client_index=with_client_index, num_examples=with_num_examples
     )
+    return build_round_process(model, client_update, metrics_aggregator, fields=fields)

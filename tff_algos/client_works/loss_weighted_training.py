@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import attacks, local_model, local_training
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
 from tff_algos.client_works.round_process import build_round_process
 
@@ -57,11 +58,13 @@ def build_loss_weighted_training_client_work(
     loss_reduction: LossReduction = "mean",
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds local training whose update weight is the loss of the server's model.
 
-    The loss is that of the round's batches, without dropout, before the first step.
-    What is excluded, as in `build_local_training_client_work` or since the loss is
+    The loss F_k is taken over a pass of the client's examples, without dropout, before
+    the first step. What is excluded, as in `build_local_training_client_work` or since the loss is
     not finite, has weight zero.
 
     Args:
@@ -69,10 +72,13 @@ def build_loss_weighted_training_client_work(
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
       loss_floor: Added to the loss, > 0, so that a loss of zero is no exclusion.
-      loss_reduction: "mean" over the examples, or "total": the sum over the round's
-        batches of their mean losses.
+      loss_reduction: "mean" over the examples, or "total": the sum over the batches of
+        the pass of their mean losses.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+      with_full_pass: Whether clients' data hold `full_pass`, over which F_k is taken;
+        without it, it is taken over the round's batches. See `client_data`.
 
     Returns:
       A process typed as `build_local_training_client_work`'s, with the measurement
@@ -90,15 +96,16 @@ def build_loss_weighted_training_client_work(
         optimizer, learning_rate_decay=learning_rate_decay
     )
 
-    def client_update(model, round_num, server_weights, dataset):
+    def client_update(model, round_num, server_weights, data):
         initial = local_model.flatten(server_weights)
-        loss = loss_at(model, initial, dataset, loss_reduction)
-        loss = attacks.reported_loss(loss, dataset)
-        update = local_update(model, round_num, server_weights, dataset)
+        loss = loss_at(model, initial, data.full_pass, loss_reduction)
+        loss = attacks.reported_loss(loss, data.batches)
+        update = local_update(model, round_num, server_weights, data.batches)
         uniform = tff.learning.ClientWeighting.UNIFORM
         report = update.report(model, server_weights, uniform, loss)
         weight = tf.cast(loss, tf.float32) + tf.constant(loss_floor, tf.float32)
         report = report.with_weight(weight)
         return report, {"max_loss": report.result.update_weight}
 
-    return build_round_process(model, client_update, metrics_aggregator)
+    fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)
+    return build_round_process(model, client_update, metrics_aggregator, fields=fields)

@@ -22,6 +22,7 @@ from tff_algos.client_works import (
     passes,
     unrolled_training,
 )
+from tff_algos.client_works.client_data import ClientData, ClientDataFields
 from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
 from tff_algos.client_works.local_training import (
     decay_learning_rate,
@@ -42,7 +43,8 @@ class Episode:
     Attributes:
       num_passes: Passes over the client's examples that are read.
       num_steps: From the batches of a pass (int32 []) to the local steps (int32 []).
-      query: "all": the examples of the first pass; "next_batch": the batch after
+      query: "all": the examples of the first pass, or of the data's `full_pass` if they
+        hold one; "next_batch": the batch after
         the last step; "held_out": every other batch, which training leaves out.
     """
 
@@ -50,13 +52,15 @@ class Episode:
     num_steps: Callable[[tf.Tensor], tf.Tensor]
     query: Query
 
-    def read(self, dataset: tf.data.Dataset) -> tuple[Passes, Passes]:
+    def read(self, data: ClientData) -> tuple[Passes, Passes]:
         """Returns the support and the query of a client."""
-        if self.query != "held_out":
-            support = passes.read(dataset, self.num_passes)
-            return support, support
-        support = passes.read(dataset.shard(2, 0), self.num_passes)
-        return support, passes.read(dataset.shard(2, 1))
+        if self.query == "held_out":
+            support = passes.read(data.batches.shard(2, 0), self.num_passes)
+            return support, passes.read(data.batches.shard(2, 1))
+        support = passes.read(data.batches, self.num_passes)
+        if self.query == "all" and data.full_pass is not data.batches:
+            return support, passes.read(data.full_pass)
+        return support, support
 
 
 def epochs_then_all(num_epochs: int) -> Episode:
@@ -105,10 +109,10 @@ class _Client:
     max_trajectory_bytes: int
 
     def gradient(
-        self, weights: Weights, optimizer_state: object, dataset: tf.data.Dataset
+        self, weights: Weights, optimizer_state: object, data: ClientData
     ) -> BatchesGradient:
         """Returns the gradient; zero of no examples for a client without a query."""
-        support, query = self.episode.read(dataset)
+        support, query = self.episode.read(data)
         # Without a query there is nothing to train for.
         any_query = tf.minimum(query.batches_per_pass, 1)
         num_steps = any_query * self.episode.num_steps(support.batches_per_pass)
@@ -153,6 +157,8 @@ def build_meta_gradient_client_work(
     learning_rate_decay: float = 1.0,
     max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that reports a gradient through local training.
 
@@ -182,6 +188,9 @@ def build_meta_gradient_client_work(
         where they take more, about the square root of them is kept and the steps
         in between are taken twice.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+      with_full_pass: Whether clients' data hold `full_pass`, the query "all", beside the
+        batches of the local steps; see `client_data`.
 
     Returns:
       A process typed as `build_local_training_client_work`'s whose updates are
@@ -203,7 +212,7 @@ def build_meta_gradient_client_work(
         _check_twice_differentiable(model)
     optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)
 
-    def client_update(model, round_num, server_weights, dataset):
+    def client_update(model, round_num, server_weights, data):
         weights = local_model.flatten(server_weights)
         optimizer_state = decay_learning_rate(
             optimizer,
@@ -219,14 +228,14 @@ def build_meta_gradient_client_work(
             first_order,
             max_trajectory_bytes,
         )
-        final = client.gradient(weights, optimizer_state, dataset)
+        final = client.gradient(weights, optimizer_state, data)
         update, norm = final.gradient, tf.linalg.global_norm(final.gradient)
         if gradient_clip_norm is not None:
             update, _ = tf.clip_by_global_norm(update, gradient_clip_norm, norm)
         report = client_report.report(
             model,
             server_weights,
-            attacks.sent_update(tuple(update), dataset),
+            attacks.sent_update(tuple(update), data.batches),
             client_weighting,
             final.num_examples,
             final.metrics,
@@ -236,7 +245,8 @@ def build_meta_gradient_client_work(
         norm = zero_unless(report.counts_in, tf.cast(norm, tf.float32))
         return report, {"max_gradient_norm": norm}
 
-    return build_round_process(model, client_update, metrics_aggregator)
+    fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)
+    return build_round_process(model, client_update, metrics_aggregator, fields=fields)
 
 
 # Random ops without an explicit seed argument: another call draws other numbers.

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import attacks, client_report, local_model
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import (
@@ -17,6 +18,7 @@ from tff_algos.client_works.local_training import (
 )
 from tff_algos.client_works.round_process import measurements
 from tff_algos.finite import all_finite, zero_unless
+from tff_algos.optimizers import in_weights_dtype
 
 
 class _FrozenState(tff.learning.optimizers.Optimizer):
@@ -51,6 +53,8 @@ def build_mime_lite_client_work(
     learning_rate_decay: float = 1.0,
     full_gradient_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds MimeLite's client work.
 
@@ -72,13 +76,18 @@ def build_mime_lite_client_work(
         by default.
       metrics_aggregator: As in
         `tff.learning.algorithms.build_weighted_mime_lite`.
+      with_num_examples: As in `build_local_training_client_work`, in both aggregations.
+      with_full_pass: Whether clients' data hold `full_pass`, whose gradient is the full
+        one; without it, that of the round's batches is. See `client_data`.
 
     Returns:
       A process as `build_local_training_client_work` returns, with
       `MimeLiteState@SERVER` as its state.
     """
+    base_optimizer = in_weights_dtype(base_optimizer)
     weights_type = local_model.weights_type(model)
-    data_type = local_model.data_type(model)
+    fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)
+    data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
     gradient_aggregator = (
         full_gradient_aggregator or tff.aggregators.MeanFactory()
@@ -102,19 +111,24 @@ def build_mime_lite_client_work(
         )
 
     @tff.tensorflow.computation(state_type, weights_type, data_type)
-    def client_update(state, server_weights, dataset):
+    def client_update(state, server_weights, data):
         view = local_model.create(model)
 
         @tf.function
-        def update(state, server_weights, dataset):
+        def update(state, server_weights, data):
+            own = fields.read(data)
             initial = local_model.flatten(server_weights)
-            full = mean_gradient(view, initial, dataset)
+            full = mean_gradient(view, initial, own.full_pass)
             view.reset_metrics()  # The metrics are those of training.
             optimizer_state = decay_learning_rate(
                 base_optimizer, state.optimizer, learning_rate_decay, state.round_num
             )
             final = train(
-                view, _FrozenState(base_optimizer), initial, optimizer_state, dataset
+                view,
+                _FrozenState(base_optimizer),
+                initial,
+                optimizer_state,
+                own.batches,
             )
             delta = tf.nest.map_structure(
                 tf.subtract, initial.trainable, final.weights.trainable
@@ -122,18 +136,18 @@ def build_mime_lite_client_work(
             report = client_report.report(
                 view,
                 server_weights,
-                attacks.sent_update(delta, dataset),
+                attacks.sent_update(delta, own.batches),
                 client_weighting,
                 final.num_examples,
                 final.metrics,
                 full.gradient_sum,
                 non_trainable=final.weights.non_trainable,
-            )
+            ).with_num_examples(own.num_examples)
             gradient = zero_unless(report.counts_in, full.gradient_sum)
             gradient = tf.nest.pack_sequence_as(server_weights.trainable, gradient)
             return report.result, report.metrics, report.counts, gradient
 
-        return update(state, server_weights, dataset)
+        return update(state, server_weights, data)
 
     @tff.tensorflow.computation(state_type, weights_type.trainable)
     def advance_state(state, gradient):

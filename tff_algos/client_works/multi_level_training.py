@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 
 from tff_algos.block_model import BlockModel
 from tff_algos.client_works import local_model, local_training
+from tff_algos.client_works.client_data import ClientDataFields
 from tff_algos.client_works.local_model import BlockLocalModel, Forward, Weights
 from tff_algos.client_works.round_process import build_round_process
 
@@ -94,6 +95,7 @@ def build_multi_level_training_client_work(
     ),
     learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds FedMLB's client work.
 
@@ -108,6 +110,7 @@ def build_multi_level_training_client_work(
       client_weighting: As in `build_local_training_client_work`.
       learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
       A process typed as `build_local_training_client_work`'s.
@@ -120,7 +123,7 @@ def build_multi_level_training_client_work(
         optimizer, learning_rate_decay=learning_rate_decay
     )
 
-    def client_update(view: BlockLocalModel, round_num, server_weights, dataset):
+    def client_update(view: BlockLocalModel, round_num, server_weights, data):
         server = local_model.flatten(server_weights)
 
         def gradients(model, state, batch):
@@ -133,7 +136,8 @@ def build_multi_level_training_client_work(
             clipped = local_training.clip_by_norm(result.gradients, gradient_clip_norm)
             return attrs.evolve(result, gradients=clipped), state.carry
 
-        update = local_update(view, round_num, server_weights, dataset, gradients)
+        update = local_update(view, round_num, server_weights, data.batches, gradients)
         return update.report(view, server_weights, client_weighting), {}
 
-    return build_round_process(model, client_update, metrics_aggregator)
+    fields = ClientDataFields(num_examples=with_num_examples)
+    return build_round_process(model, client_update, metrics_aggregator, fields=fields)

@@ -20,18 +20,14 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators import build_gather_computation
 from tff_algos.client_works import local_model
+from tff_algos.client_works.client_data import ClientData, ClientDataFields
 from tff_algos.client_works.client_report import ClientReport
 from tff_algos.client_works.local_model import (
     LocalModel,
     ModelOrFn,
     Tensors,
 )
-from tff_algos.client_works.round_process import (
-    client_data_type,
-    measurements,
-    read_index,
-    with_index,
-)
+from tff_algos.client_works.round_process import measurements, with_index
 from tff_algos.finite import all_finite, zero_unless
 
 
@@ -55,16 +51,24 @@ class RememberingInput:
     Attributes:
       round_num: int32 [].
       server_weights: `tff.learning.models.ModelWeights`.
-      dataset: Its batches.
-      row: What it remembers; zeros in its first round.
+      data: Its data, of which `row` is zeros in its first round.
       shared: The server's shared tensors.
     """
 
     round_num: tf.Tensor
     server_weights: tff.learning.models.ModelWeights
-    dataset: tf.data.Dataset
-    row: Any
+    data: ClientData
     shared: Tensors
+
+    @property
+    def dataset(self) -> tf.data.Dataset:
+        """Its batches of the round."""
+        return self.data.batches
+
+    @property
+    def row(self) -> Any:
+        """What it remembers."""
+        return self.data.row
 
 
 @attrs.frozen
@@ -91,7 +95,9 @@ def build_remembering_process(
     initial_shared: Callable[[], Tensors] = tuple,
     next_shared: Callable[[Tensors, Tensors], Tensors] = lambda shared, _: shared,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
-    with_client_index: bool = False,
+    update_with_index: bool = False,
+    with_num_examples: bool = False,
+    with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the process that lets every client work with what it remembers.
 
@@ -105,8 +111,10 @@ def build_remembering_process(
         that count to those of the next round. Where they are not finite, the old ones
         stay, and no client's row changes.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      with_client_index: Whether updates are `<client_index, update>`, as in
+      update_with_index: Whether updates are `<client_index, update>`, as in
         `round_process.build_round_process`.
+      with_num_examples: Whether clients' data hold `num_examples`; see `client_data`.
+      with_full_pass: Whether clients' data hold `full_pass`; see `client_data`.
 
     Returns:
       A process whose `next` maps `<RememberingState@SERVER, {ModelWeights}@CLIENTS,
@@ -117,8 +125,13 @@ def build_remembering_process(
       `simulation.client_memory.ClientMemory.update`.
     """
     weights_type = local_model.weights_type(model)
-    row_type = tff.types.tensorflow_to_type(row_specs)
-    data_type = client_data_type(model, memory=tff.SequenceType(row_type))
+    fields = ClientDataFields(
+        client_index=True,
+        num_examples=with_num_examples,
+        full_pass=with_full_pass,
+        memory=row_specs,
+    )
+    data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
 
     @tff.tensorflow.computation
@@ -137,33 +150,24 @@ def build_remembering_process(
 
         @tf.function
         def work(state, server_weights, data):
-            zeros = tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), row_specs
-            )
-            row = data["memory"].reduce(zeros, lambda _, own: own)
+            own = fields.read(data)
             result = client_update(
                 view,
-                RememberingInput(
-                    state.round_num,
-                    server_weights,
-                    data["examples"],
-                    row,
-                    state.shared,
-                ),
+                RememberingInput(state.round_num, server_weights, own, state.shared),
             )
-            report = result.report
+            report = result.report.with_num_examples(own.num_examples)
             reported = collections.OrderedDict(
-                client_index=read_index(data),
+                client_index=own.client_index,
                 accepted=report.counts_in,
                 row=tf.nest.map_structure(
                     lambda new, old: tf.where(report.counts_in, new, old),
                     result.row,
-                    row,
+                    own.row,
                 ),
             )
             contribution = zero_unless(report.counts_in, result.contribution)
             outcome = report.result
-            if with_client_index:
+            if update_with_index:
                 outcome = with_index(outcome, reported["client_index"])
             return (
                 outcome,

@@ -13,14 +13,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_model
+from tff_algos.client_works.client_data import ClientData, ClientDataFields
 from tff_algos.client_works.client_report import ClientReport, UpdateWithStatistics
-from tff_algos.client_works.local_model import (
-    LocalModel,
-    ModelOrFn,
-)
+from tff_algos.client_works.local_model import LocalModel, ModelOrFn
+
+_BATCHES_ALONE = ClientDataFields()
 
 ClientUpdate = Callable[
-    [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, tf.data.Dataset],
+    [LocalModel, tf.Tensor, tff.learning.models.ModelWeights, ClientData],
     tuple[ClientReport, Mapping[str, tf.Tensor]],
 ]
 
@@ -35,23 +35,6 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
             **others,
         )
     )
-
-
-def client_data_type(model: ModelOrFn, **others: tff.Type) -> tff.Type:
-    """Returns `<examples=B*, client_index=int32*, ...>`, the data of a known client."""
-    return tff.StructWithPythonType(
-        [
-            ("examples", local_model.data_type(model)),
-            ("client_index", tff.SequenceType(np.int32)),
-            *others.items(),
-        ],
-        collections.OrderedDict,
-    )
-
-
-def read_index(data: collections.OrderedDict[str, tf.data.Dataset]) -> tf.Tensor:
-    """Returns the number that a client's data tell, int32 []."""
-    return data["client_index"].reduce(tf.constant(0), lambda _, own: own)
 
 
 def with_index(
@@ -75,7 +58,7 @@ def build_round_process(
     client_update: ClientUpdate,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     *,
-    with_client_index: bool = False,
+    fields: ClientDataFields = _BATCHES_ALONE,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the process that counts rounds and lets every client do its work.
 
@@ -83,12 +66,13 @@ def build_round_process(
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
       client_update: From the view of the model, the round (int32 []), the server's
-        weights and the client's data set to the client's report, and to scalars by
+        weights and the client's data to the client's report, and to scalars by
         name of which the largest over the clients is measured.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      with_client_index: Whether clients tell their number, for aggregators that
-        remember: their data are then `<examples=B*, client_index=int32*>` instead of
-        B*, their updates `<client_index=int32, update=...>`.
+      fields: What clients' data hold beside their batches, none of them a memory. With
+        `client_index` updates are `<client_index=int32, update=...>`, for aggregators
+        that remember; with `num_examples` clients weigh by that number, where they
+        weigh by examples.
 
     Returns:
       A process whose state is the round, `int32@SERVER`, and whose `next` maps
@@ -98,9 +82,7 @@ def build_round_process(
       `client_update` behind them.
     """
     weights_type = local_model.weights_type(model)
-    data_type = local_model.data_type(model)
-    if with_client_index:
-        data_type = client_data_type(model)
+    data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
 
     @tff.federated_computation
@@ -113,11 +95,12 @@ def build_round_process(
 
         @tf.function
         def work(round_num, server_weights, data):
-            dataset = data["examples"] if with_client_index else data
-            report, scalars = client_update(view, round_num, server_weights, dataset)
+            own = fields.read(data)
+            report, scalars = client_update(view, round_num, server_weights, own)
+            report = report.with_num_examples(own.num_examples)
             result = report.result
-            if with_client_index:
-                result = with_index(result, read_index(data))
+            if fields.client_index:
+                result = with_index(result, own.client_index)
             return (
                 result,
                 report.metrics,

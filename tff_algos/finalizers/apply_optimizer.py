@@ -7,6 +7,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.optimizers import in_weights_dtype
+
 
 def _reject_non_finite(state, update):
     del state
@@ -37,5 +39,7 @@ def build_apply_optimizer_finalizer(
       norm of the aggregate over all trainable scalars).
     """
     return tff.learning.templates.build_apply_optimizer_finalizer(
-        server_optimizer, weights_type, should_reject_update=_reject_non_finite
+        in_weights_dtype(server_optimizer),
+        weights_type,
+        should_reject_update=_reject_non_finite,
     )

@@ -19,6 +19,7 @@ from tff_algos.aggregators.latest_updates import RowDtype, checked_index
 from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
 from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
+from tff_algos.optimizers import in_weights_dtype
 from tff_algos.solvers import cone
 
 QpScope = Literal["global", "per_tensor"]
@@ -197,7 +198,7 @@ def _round(optimizer, memory: GradientMemory, state, weights, update):
         memory, state, ownership, assignment, gathered["update"], momentum
     )
     corrected, measurements = _correct(memory, remembered, momentum, products)
-    optimizer_state, trainable = optimizer.next(
+    optimizer_state, trainable = in_weights_dtype(optimizer).next(
         state.optimizer, weights.trainable, corrected
     )
     norm = tf.linalg.global_norm(tf.nest.flatten(corrected))

@@ -19,6 +19,7 @@ from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.local_training import decay_learning_rate
 from tff_algos.client_works.passes import Passes
 from tff_algos.finite import all_finite
+from tff_algos.optimizers import in_weights_dtype
 
 # A step on all examples sums over batches of this size, which bounds the memory.
 _CHUNK = 100
@@ -126,7 +127,7 @@ def build_meta_update(
                     first,
                     last,
                 ).gradient
-                optimizer_state, trainable = optimizer.next(
+                optimizer_state, trainable = in_weights_dtype(optimizer).next(
                     optimizer_state, trainable, gradient
                 )
             # The decay of this round must not add to the next one's.

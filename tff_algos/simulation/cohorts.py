@@ -16,6 +16,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import numpy as np
 import tensorflow as tf
 
+from tff_algos import execution
 from tff_algos.simulation import client_memory
 from tff_algos.simulation.attacks import Attack
 from tff_algos.simulation.batching import (
@@ -142,15 +143,27 @@ def cohort_datasets(
     fields = stage.client_data_fields
 
     def client_data(client_id: str) -> ClientData:
+        own = examples(client_id)
         seed = derive_seed(round_seed, client_id)
-        batches = batch_examples(examples(client_id), stage.batches, seed)
-        if attack is not None:
-            batches = attack.batches(client_id, batches)
+
+        def batches(spec: BatchSpec) -> tf.data.Dataset:
+            honest = batch_examples(own, spec, seed)
+            return honest if attack is None else attack.batches(client_id, honest)
+
         if not fields:
-            return batches
+            return batches(stage.batches)
+        data = {
+            "examples": lambda: batches(stage.batches),
+            "client_index": lambda: client_memory.index_dataset(
+                positions(task)[client_id]
+            ),
+            "num_examples": lambda: execution.ElementDataset(
+                np.int64(stage.count_examples(client_id, len(own[0])))
+            ),
+            "full_pass": lambda: batches(stage.batches.full_pass()),
+        }
         return collections.OrderedDict(
-            examples=batches,
-            client_index=client_memory.index_dataset(positions(task)[client_id]),
+            (name, data[name]()) for name in fields if name in data
         )
 
     return [client_data(client_id) for client_id in cohort]

@@ -25,11 +25,12 @@ class Stage:
       batches: How each client's examples become batches.
       train_examples: From a client's id to the examples that it trains on; None for
         the task's training examples.
+      num_examples: From a client's id to the number of examples that it weighs by; None
+        for those that it trains on, n_k.
 
-    What a client's data are is the process's to say: its batches alone, or by name
-    `examples`, `client_index` (a data set of one number, its position among the task's
-    training clients) and `memory` (a data set of one row; see
-    `simulation.client_memory`).
+    What a client's data are is the process's to say: its batches alone, or data sets by
+    name (`client_works.client_data`), of which `client_index` is its position among the
+    task's training clients.
     """
 
     name: str
@@ -38,6 +39,13 @@ class Stage:
     clients_per_round: int | None
     batches: BatchSpec
     train_examples: Callable[[str], Examples] | None = None
+    num_examples: Callable[[str], int] | None = None
+
+    def count_examples(self, client_id: str, available: int) -> int:
+        """Returns the number that a client which trains on `available` weighs by."""
+        if self.num_examples is not None:
+            return self.num_examples(client_id)
+        return self.batches.num_examples(available)
 
     @property
     def client_data_fields(self) -> list[str]:

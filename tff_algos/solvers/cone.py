@@ -48,6 +48,10 @@ _MAX_FEW_ROWS = 3
 _ROUNDING = 4 * np.finfo(np.float64).eps
 
 
+# The same of inner products of vectors that were computed in float32.
+FLOAT32_TOLERANCE = 1e-6
+
+
 class ConeSolution(NamedTuple):
     """A solution, with what it takes to judge it.
 
@@ -131,18 +135,27 @@ def solve_few(
     products: tf.Tensor,
     squared_norm: tf.Tensor,
     margin: tf.Tensor | float = 0.0,
+    tolerance: float = _ROUNDING,
 ) -> ConeSolution:
     """Returns what `solve` does for up to three rows, without control flow.
 
     All 2^n sets of active rows are solved in closed form at once, and the smallest one
-    that is optimal up to rounding is chosen. It is made for one problem per client and
-    local step, and runs under `tf.vectorized_map`.
+    that is optimal up to the tolerance is chosen. It is made for one problem per client
+    and local step, and runs under `tf.vectorized_map`.
+
+    Two rows that are opposite but for rounding errors leave a cone whose width is
+    nothing but these errors, and whose exact projection follows them. A tolerance above
+    the errors leaves one of the two rows out instead.
 
     Args:
       gram: Float [n, n], as in `solve`, with a static n <= 3.
       products: Float [n], the inner products <G_i, g>.
       squared_norm: Float [], ||g||^2.
       margin: Float [], as in `solve`.
+      tolerance: The residual, of rows and g of length 1 and relative to 1 + the sum of
+        the multipliers, up to which a set of active rows counts as optimal; by default
+        the rounding error of float64. `FLOAT32_TOLERANCE` is for rows computed in
+        float32.
 
     Returns:
       The solution; its number of iterations is 1, or 0 if g itself is the solution.
@@ -158,7 +171,7 @@ def solve_few(
             f"found {products.shape}; use solve for other numbers of rows."
         )
     problem = _normalise(gram, products, squared_norm, margin, None)
-    return _solution(problem, *_best_active_set(problem))
+    return _solution(problem, *_best_active_set(problem, tolerance))
 
 
 def _normalise(
@@ -360,7 +373,9 @@ def _newton_direction(
     return tf.scatter_nd(rows[:, tf.newaxis], steps, tf.shape(gradient, tf.int64))
 
 
-def _best_active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
+def _best_active_set(
+    problem: _Problem, tolerance: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The multipliers, and whether there are any, int32 []."""
     size = problem.slopes.shape[0]
     # [2^n, n]; the smallest sets come first.
@@ -374,7 +389,7 @@ def _best_active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
     # bound, which say that there is no solution, no residual is large.
     residuals = _residual(candidates, _gradient(problem, candidates))
     relative = residuals / (1 + tf.reduce_sum(candidates, axis=-1))
-    best = tf.argmin(tf.maximum(relative, _ROUNDING))
+    best = tf.argmin(tf.maximum(relative, tolerance))
     multipliers = tf.gather(candidates, best)
     return multipliers, tf.cast(tf.reduce_any(multipliers > 0), tf.int32)
 

@@ -1,0 +1,67 @@
+"""TFF's optimizers on weights of any floating point type."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def in_weights_dtype(
+    optimizer: tff.learning.optimizers.Optimizer,
+) -> tff.learning.optimizers.Optimizer:
+    """Returns the optimizer, computing in the type of the weights.
+
+    TFF keeps hyperparameters as float32 tensors, and its SGD with momentum multiplies
+    them by gradients as they are, which TensorFlow refuses for float64. Its other
+    optimizers cast them; those, and float32 weights, are left to the optimizer itself.
+
+    Args:
+      optimizer: Any TFF optimizer.
+    """
+    if isinstance(optimizer, _InWeightsDtype):
+        return optimizer
+    return _InWeightsDtype(optimizer)
+
+
+def _has_momentum(state: Any) -> bool:
+    """Returns whether a state is, or holds, that of SGD with momentum."""
+    if not isinstance(state, Mapping):
+        return False
+    return "momentum" in state or any(map(_has_momentum, state.values()))
+
+
+class _InWeightsDtype(tff.learning.optimizers.Optimizer):
+    """Casts the floating point state for the time of a step."""
+
+    def __init__(self, optimizer: tff.learning.optimizers.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def initialize(self, specs: Any) -> Any:
+        return self._optimizer.initialize(specs)
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        dtypes = {weight.dtype for weight in tf.nest.flatten(weights)}
+        if dtypes <= {tf.float32} or len(dtypes) > 1 or not _has_momentum(state):
+            return self._optimizer.next(state, weights, gradients)
+        (dtype,) = dtypes
+
+        def as_weights(leaf: Any) -> tf.Tensor:
+            leaf = tf.convert_to_tensor(leaf)
+            return tf.cast(leaf, dtype) if leaf.dtype.is_floating else leaf
+
+        def as_before(new: Any, old: Any) -> tf.Tensor:
+            return tf.cast(new, tf.convert_to_tensor(old).dtype)
+
+        new_state, new_weights = self._optimizer.next(
+            tf.nest.map_structure(as_weights, state), weights, gradients
+        )
+        return tf.nest.map_structure(as_before, new_state, state), new_weights
+
+    def get_hparams(self, state: Any) -> Any:
+        return self._optimizer.get_hparams(state)
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        return self._optimizer.set_hparams(state, hparams)
