@@ -20,7 +20,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 # Read when TensorFlow is imported; its C++ side logs to the console otherwise.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -44,6 +44,8 @@ from tff_algos.simulation.errors import RunError
 
 FLAGS = flags.FLAGS
 _RUN = "run"
+# Longer than any name of a file may be.
+_MAX_WORD = 300
 _USER_ERRORS = (
     execution.NativeRuntimeError,
     execution.UnknownDeviceError,
@@ -302,8 +304,12 @@ def _run() -> int:
     return 0
 
 
-def _exit_with(error: str) -> None:
-    print(f"error: {error}", file=sys.stderr)
+def _exit_with(error: str) -> NoReturn:
+    """Prints what is wrong, with the beginnings of words too long for a line."""
+    text = re.sub(
+        r"[^\s=:]+", lambda word: messages.shortened(word[0], _MAX_WORD), error
+    )
+    print(f"error: {text}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -332,10 +338,8 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
         text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
-        # Within absl's sentence, values are the words that may be long.
-        reason = re.sub(r"[^\s=:]+", lambda word: messages.shortened(word[0]), text)
-        reason = " ".join(reason.split())
-        _exit_with(f"{reason.rstrip('.')}; --helpshort shows the flags.")
+        reason = " ".join(text.split()).rstrip(".")
+        _exit_with(f"{reason}; --helpshort shows the flags.")
 
 
 def main(argv: list[str]) -> None:

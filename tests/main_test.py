@@ -294,10 +294,16 @@ REFUSED = {
         "--task=mnist",
         "--partition=iid:1" + "0" * 5000,
     ],
-    r"flag --clients_per_round=10{79}\.\.\. \(5001 characters\): Exceeds .*; --helpshort": [
+    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*; --helpshort": [
         "--algo=fedavg",
         "--task=emnist",
         "--clients_per_round=1" + "0" * 5000,
+    ],
+    r"cannot write /a{299}\.\.\. \(5019 characters\) \(File name too long\)": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--data=tff",
+        "--cache_dir=/" + "a" * 5000,
     ],
     "flag --clients_per_round=x: invalid literal .*; --helpshort shows the flags": [
         "--clients_per_round=x",
@@ -322,7 +328,7 @@ _LARGE_INTEGERS = {
 def test_bad_flags_are_one_line_that_names_flag_value_and_range(
     message, tmp_path, capfd
 ):
-    arguments = [*REFUSED[message], "--data=generated", f"--output_dir={tmp_path}"]
+    arguments = ["--data=generated", *REFUSED[message], f"--output_dir={tmp_path}"]
     finished = run_here(capfd, *arguments)
     assert finished.status == 2
     errors = [line for line in finished.err.splitlines() if "error" in line]

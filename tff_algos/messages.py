@@ -29,6 +29,11 @@ def shown(value: Any) -> str:
 
 def one_line(error: BaseException) -> str:
     """Returns why something failed, without the graph that TensorFlow adds."""
-    text = " ".join(str(getattr(error, "message", error)).split())
-    text = re.sub(r"\{\{.*\}\} ?", "", re.sub(r"\[\[.*", "", text)).strip()
+    text = getattr(error, "message", None)
+    if isinstance(text, str):
+        # TensorFlow's: its last line before "[[{{node x}}]]", without what stands before
+        # "{{node y}} REASON" or "with iterator: Z: REASON".
+        text = text.partition("[[")[0].strip().rpartition("\n")[2]
+        text = re.sub(r".*(\}\} |with iterator: \S+: )", "", text)
+    text = " ".join((text or str(error)).split())
     return shortened(text or type(error).__name__, _MAX_REASON)
