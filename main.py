@@ -265,10 +265,10 @@ def _set_context() -> None:
 def _no_training_notice(spec: runner.RunSpec) -> str:
     """Says what is done where nothing is trained, which may take minutes."""
     num_epochs = spec.options.personalization_epochs
-    personalized = f" and personalized for {num_epochs} epochs" if num_epochs else ""
+    personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
     return (
         "--total_rounds=0: no training; the initial model is evaluated"
-        f"{personalized} on {len(spec.eval_client_ids())} clients."
+        f"{personalized} on the evaluation clients ({len(spec.eval_client_ids())})."
     )
 
 

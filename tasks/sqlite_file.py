@@ -141,7 +141,8 @@ def _find_content_problem(path: str) -> str | None:
             if verdict != "ok":
                 return " ".join(verdict.split())
             return _find_schema_problem(connection) or _find_id_problem(connection)
-    except sqlite3.Error as error:
+    # UnicodeDecodeError: SQLite's message quotes what is damaged.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         return messages.one_line(error)
 
 

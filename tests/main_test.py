@@ -317,7 +317,7 @@ REFUSED = {
     r"Unable to open flagfile: .* Is a directory: '\.'": ["--flagfile", "."],
 }
 
-_LARGE_INTEGERS = {
+_INTEGER_FLAGS = {
     name: by_user
     for name, by_user in main._FIELDS.items()
     if any(field.metadata.get("kind") is int for field in by_user.values())
@@ -339,9 +339,9 @@ def test_bad_flags_are_one_line_that_names_flag_value_and_range(
 
 
 @pytest.mark.parametrize("value", ["1" + "0" * 400, str(10**30), str(2**31)])
-@pytest.mark.parametrize("name", _LARGE_INTEGERS)
+@pytest.mark.parametrize("name", _INTEGER_FLAGS)
 def test_integers_that_tensorflow_cannot_count_are_one_line(name, value, capfd):
-    user = next(iter(_LARGE_INTEGERS[name]))
+    user = next(iter(_INTEGER_FLAGS[name]))
     algo = user.removeprefix("--algo=") if user.startswith("--algo") else "fedavg"
     task = user.removeprefix("--task=") if user.startswith("--task") else "mnist"
     finished = run_here(capfd, f"--algo={algo}", f"--task={task}", f"--{name}={value}")
@@ -477,8 +477,8 @@ def test_generated_data_say_so(tmp_path, capfd):
     assert finished.status == 0, finished.err
     assert "generated stand-in is used" in finished.err
     assert (
-        "--total_rounds=0: no training; the initial model is evaluated on 1 clients.\n"
-        in finished.err
+        "--total_rounds=0: no training; the initial model is evaluated on the evaluation "
+        "clients (1).\n" in finished.err
     )
     assert "--data=tff" in finished.err
     assert "FedAvg on emnist_generated" in finished.out

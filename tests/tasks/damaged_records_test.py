@@ -130,6 +130,18 @@ def test_a_file_of_another_form_is_named(statements, problem, tmp_path):
     assert "--data=tff downloads it again" in message and "\n" not in message
 
 
+def test_a_damaged_schema_that_sqlite_quotes(tmp_path):
+    path = _write_emnist(tmp_path)
+    content = path.read_bytes()
+    assert content.count(b"CREATE TABLE examples") == 1
+    content = content.replace(b"examplesexamples", b"\x97xamplesexamples")
+    path.write_bytes(
+        content.replace(b"CREATE TABLE examples", b"CREATE TABLE (xamples")
+    )
+    with pytest.raises(TaskError, match=f"{path} is not a whole data set file"):
+        _load(tmp_path)
+
+
 @pytest.mark.parametrize("splits", [{}, {"train": {"a": [{"snippets": b"To be"}]}}])
 def test_shakespeare_without_clients(splits, tmp_path):
     path = tmp_path / "shakespeare.sqlite"
