@@ -4,16 +4,23 @@ python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list
 """
 
+import os
+import signal
+import sys
+
+if __name__ == "__main__":
+    # TensorFlow takes seconds to import, and there is nothing to clean up yet.
+    _on_interrupt = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 import collections
 import datetime
 import importlib.metadata
-import os
 import pathlib
 import platform
+import re
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 # Read when TensorFlow is imported; its C++ side logs to the console otherwise.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,7 +35,7 @@ from absl import app, flags, logging
 
 import tasks
 from tasks.task import DataOptions, TaskEntry, TaskError
-from tff_algos import execution, registry
+from tff_algos import execution, messages, registry
 from tff_algos.algorithms import algorithm as algorithm_lib
 from tff_algos.algorithms.algorithm import Algorithm
 from tff_algos.hyperparameters import HyperparameterError
@@ -37,6 +44,8 @@ from tff_algos.simulation.errors import RunError
 
 FLAGS = flags.FLAGS
 _RUN = "run"
+# Longer than any name of a file may be.
+_MAX_WORD = 300
 _USER_ERRORS = (
     execution.NativeRuntimeError,
     execution.UnknownDeviceError,
@@ -253,6 +262,16 @@ def _set_context() -> None:
     execution.set_native_context()
 
 
+def _no_training_notice(spec: runner.RunSpec) -> str:
+    """Says what is done where nothing is trained, which may take minutes."""
+    num_epochs = spec.options.personalization_epochs
+    personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
+    return (
+        "--total_rounds=0: no training; the initial model is evaluated"
+        f"{personalized} on the evaluation clients ({len(spec.eval_client_ids())})."
+    )
+
+
 def _run() -> int:
     """Runs what the flags ask for and returns the exit status."""
     if FLAGS.list and FLAGS.algo is None:
@@ -270,6 +289,8 @@ def _run() -> int:
     _set_context()
     spec = _build_spec(algorithm, entry)
     print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
+    if spec.total_rounds == 0:
+        print(_no_training_notice(spec), file=sys.stderr, flush=True)
     result = runner.run(spec)
     if result.stopped_by is not None:
         print(
@@ -283,11 +304,48 @@ def _run() -> int:
     return 0
 
 
+def _exit_with(error: str) -> NoReturn:
+    """Prints what is wrong, with the beginnings of words too long for a line."""
+    text = re.sub(
+        r"[^\s=:]+", lambda word: messages.shortened(word[0], _MAX_WORD), error
+    )
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _flag_files(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the values of `--flagfile`."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        if flag in ("-flagfile", "--flagfile"):
+            yield value if equals else following
+
+
+def parse_flags(arguments: Sequence[str]) -> list[str]:
+    """Sets the flags, or exits with one line if there is something wrong with them.
+
+    Args:
+      arguments: The name of the program, then the command line.
+
+    Returns:
+      The name of the program, then what is no flag.
+    """
+    try:
+        return FLAGS(arguments)
+    except UnicodeDecodeError as error:
+        files = " or ".join(_flag_files(arguments))
+        _exit_with(f"--flagfile: {files}, or what it includes, is no text ({error}).")
+    # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
+    except (flags.Error, ValueError) as error:
+        text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
+        reason = " ".join(text.split()).rstrip(".")
+        _exit_with(f"{reason}; --helpshort shows the flags.")
+
+
 def main(argv: list[str]) -> None:
     """Entry point for absl: errors that the user can mend are one line."""
     if len(argv) > 1:
-        print(f"error: {argv[1]!r} is not a flag.", file=sys.stderr)
-        sys.exit(2)
+        _exit_with(f"{messages.shown(argv[1])} is not a flag.")
     # TensorFlow and TFF log every checkpoint on the level "info".
     if not FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
@@ -299,9 +357,12 @@ def main(argv: list[str]) -> None:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
         prefix = "--" if isinstance(error, HyperparameterError) else ""
-        print(f"error: {prefix}{error}", file=sys.stderr)
-        sys.exit(2)
+        _exit_with(f"{prefix}{error}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    signal.signal(signal.SIGINT, _on_interrupt)
+    try:
+        app.run(main, flags_parser=parse_flags)
+    except KeyboardInterrupt:
+        sys.exit(130)

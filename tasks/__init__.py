@@ -16,6 +16,7 @@ from tasks import (
     tiny_imagenet,
 )
 from tasks.task import DataOptions, TaskEntry, TaskError
+from tff_algos import messages
 from tff_algos.simulation.task import Task
 
 TASKS: Mapping[str, TaskEntry] = {
@@ -44,7 +45,8 @@ def get(name: str) -> TaskEntry:
         return TASKS[name]
     nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0)[0]
     raise TaskError(
-        f"--task={name} is unknown, did you mean {nearest}? One of: {', '.join(TASKS)}."
+        f"--task={messages.shortened(name)} is unknown, did you mean {nearest}? "
+        f"One of: {', '.join(TASKS)}."
     )
 
 

@@ -174,13 +174,13 @@ def _read(train_path: str, test_path: str) -> Arrays:
 def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
     if partition_text not in (_BY_DOCTORATE, _OFF_BY_ONE):
         return array_data.divide(arrays, partition_text, seed)
-    train = _by_doctorate("training", arrays.x_train)
+    train = _by_doctorate(partition_text, "training", arrays.x_train)
     if partition_text == _OFF_BY_ONE:
         train = tuple(_as_published(people, len(arrays.x_train)) for people in train)
     return Division(
         client_ids=("phd", "non_phd"),
         train=train,
-        test=_by_doctorate("test", arrays.x_test),
+        test=_by_doctorate(partition_text, "test", arrays.x_test),
     )
 
 
@@ -189,18 +189,29 @@ def _as_published(people: np.ndarray, num_people: int) -> np.ndarray:
 
     Theirs are off by one and four fifths of them. Which ones is not known: those first
     in the order of a set are what comes closest to the published figures.
+
+    Raises:
+      TaskError: If four fifths of them are nobody.
     """
+    if len(people) < 2:
+        raise TaskError(
+            f"--partition={_OFF_BY_ONE} takes four fifths of a client's people, and a "
+            "client has a single one; use whole files, another partition, or "
+            "--data=generated."
+        )
     shifted = list(set(((people + 1) % num_people).tolist()))
     return np.sort(shifted[: len(shifted) * 4 // 5])
 
 
-def _by_doctorate(kind: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _by_doctorate(
+    partition_text: str, kind: str, features: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns who has a doctorate and who has not."""
     has_doctorate = features[:, DOCTORATE] == 1
     if has_doctorate.all() or not has_doctorate.any():
         group = "without" if has_doctorate.all() else "with"
         raise TaskError(
-            f"--partition={_BY_DOCTORATE}: no {kind} example is of a person {group} a "
+            f"--partition={partition_text}: no {kind} example is of a person {group} a "
             "doctorate; use whole files, another partition, or --data=generated."
         )
     return np.flatnonzero(has_doctorate), np.flatnonzero(~has_doctorate)

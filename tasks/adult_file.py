@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tasks.task import TaskError
+from tff_algos import messages
 
 _COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status",
@@ -130,8 +131,8 @@ def _person(number: int, row: Sequence[str]) -> tuple[list[int], int]:
     income = person["income"].removesuffix(".")
     if income not in _LABELS:
         raise ValueError(
-            f"the income in line {number} is {person['income']!r}, not one of "
-            f"{', '.join(_LABELS)}"
+            f"the income in line {number} is {messages.shown(person['income'])}, "
+            f"not one of {', '.join(_LABELS)}"
         )
     present = []
     for attribute, categories in CATEGORIES.items():
@@ -140,7 +141,7 @@ def _person(number: int, row: Sequence[str]) -> tuple[list[int], int]:
             present.append(feature(attribute, category))
         elif category != _UNKNOWN:
             raise ValueError(
-                f"the {attribute} in line {number} is {category!r}, not one of "
-                f"{', '.join((*categories, _UNKNOWN))}"
+                f"the {attribute} in line {number} is {messages.shown(category)}, "
+                f"not one of {', '.join((*categories, _UNKNOWN))}"
             )
     return present, _LABELS[income]

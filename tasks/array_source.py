@@ -5,22 +5,24 @@ of the data set's own, or what tensorflow-datasets has prepared there.
 """
 
 import contextlib
+import math
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import attrs
 import numpy as np
+from numpy.lib import format as npy
 
-from tasks import download
+from tasks import damage, download
+from tasks.damage import Unfit
 from tasks.task import DataOptions, TaskError
+from tff_algos import messages
 
 Source = Literal["tff", "generated"]
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
-_MAX_REASON = 300
 _READ_BATCH_SIZE = 4096
 
 
@@ -186,74 +188,87 @@ def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
     """Turns what is wrong with arrays into an error that names their file."""
     try:
         yield
-    except _Unfit as problem:
+    except Unfit as problem:
         raise TaskError(
             f"{path} is no {data_set.name} data set: {problem}; replace or remove it, "
             "or use --data=generated."
         ) from problem
 
 
-class _Unfit(Exception):
-    """What is wrong with arrays, in a few words."""
-
-
 def _load_npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise _Unfit("it holds one array, not four by name")
-        with file:
-            missing = [key for key in _KEYS if key not in file]
+    """Reads the arrays by the names of `_KEYS`; raises `Unfit`."""
+    with damage.reading():
+        with open(path, "rb") as file:
+            alone = file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
+        if alone:
+            raise Unfit("it holds one array, not four by name")
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            missing = [key for key in _KEYS if f"{key}.npy" not in members]
             if missing:
-                raise _Unfit(f"it lacks {', '.join(missing)}")
-            return {key: file[key] for key in _KEYS}
-    except (
-        EOFError,
-        # What zipfile raises for a compression that it does not know.
-        NotImplementedError,
-        OSError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise _Unfit(f"it cannot be read ({_one_line(error)})") from error
+                raise Unfit(f"it lacks {', '.join(missing)}")
+            return {key: _read_member(archive, key) for key in _KEYS}
+
+
+def _read_member(archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    """Reads one array; NumPy alone would make room for whatever a header declares."""
+    name = f"{key}.npy"
+    with damage.reading(f"the header of {key}"), archive.open(name) as file:
+        shape, dtype = _read_header(file)
+        held = archive.getinfo(name).file_size - file.tell()
+    declared = math.prod(shape) * dtype.itemsize
+    # Objects are no bytes; NumPy refuses them.
+    if declared != held and not dtype.hasobject:
+        raise Unfit(f"{key} has {held} bytes, not {declared} as its header declares")
+    with damage.reading(key), archive.open(name) as file:
+        return npy.read_array(file, allow_pickle=False)
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Returns shape and dtype of a .npy file."""
+    version = npy.read_magic(file)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version} of .npy")
+    shape, _, dtype = readers[version](file)
+    return shape, dtype
 
 
 def _as_arrays(found: Mapping[str, np.ndarray], data_set: ArrayDataSet) -> Arrays:
-    """Checks and unifies arrays by the names of `_KEYS`; raises `_Unfit`."""
+    """Checks and unifies arrays by the names of `_KEYS`; raises `Unfit`."""
     whole = {}
     for split in ("train", "test"):
         x_name, y_name = f"x_{split}", f"y_{split}"
         x = whole[x_name] = _images(x_name, found[x_name], data_set.image_shape)
         y = whole[y_name] = _labels(y_name, found[y_name], data_set.num_classes)
         if len(x) != len(y):
-            raise _Unfit(f"{x_name} has {len(x)} examples, {y_name} has {len(y)}")
+            raise Unfit(f"{x_name} has {len(x)} examples, {y_name} has {len(y)}")
     missing = np.setdiff1d(whole["y_train"], whole["y_test"])
     if len(missing):
         # Clients' own test sets could not have their training examples' labels.
-        raise _Unfit(f"y_test lacks label {missing[0]}, which y_train has")
+        raise Unfit(f"y_test lacks label {missing[0]}, which y_train has")
     return Arrays(**whole)
 
 
 def _images(name: str, found: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     if found.dtype != np.uint8:
-        raise _Unfit(f"{name} is {found.dtype}, not uint8")
+        raise Unfit(f"{name} is {found.dtype}, not uint8")
     valid = [shape, shape[:-1]] if shape[-1] == 1 else [shape]
     if found.shape[1:] not in valid or not len(found):
         expected = " or ".join(f"[n, {', '.join(map(str, one))}]" for one in valid)
-        raise _Unfit(f"{name} has shape {list(found.shape)}, not {expected}")
+        raise Unfit(f"{name} has shape {list(found.shape)}, not {expected}")
     return np.ascontiguousarray(found).reshape(-1, *shape)
 
 
 def _labels(name: str, found: np.ndarray, num_classes: int) -> np.ndarray:
     if not np.issubdtype(found.dtype, np.integer):
-        raise _Unfit(f"{name} is {found.dtype}, not integers")
+        raise Unfit(f"{name} is {found.dtype}, not integers")
     if found.ndim == 0 or found.shape[1:] not in ((), (1,)):
-        raise _Unfit(f"{name} has shape {list(found.shape)}, not [n] or [n, 1]")
+        raise Unfit(f"{name} has shape {list(found.shape)}, not [n] or [n, 1]")
     lowest, highest = found.min(initial=0), found.max(initial=0)
     if lowest < 0 or highest >= num_classes:
         wrong = lowest if lowest < 0 else highest
-        raise _Unfit(f"{name} has label {wrong}, not in [0, {num_classes})")
+        raise Unfit(f"{name} has label {wrong}, not in [0, {num_classes})")
     return found.reshape(-1).astype(np.int32)
 
 
@@ -267,10 +282,21 @@ def _is_prepared(data_set: ArrayDataSet, folder: str) -> bool:
 
 
 def _builder(data_set: ArrayDataSet, folder: str) -> Any:
-    """Returns the `tfds.core.DatasetBuilder`."""
+    """Returns the `tfds.core.DatasetBuilder`; raises `TaskError`."""
     import tensorflow_datasets as tfds  # Slow, and rarely needed.
 
-    return tfds.builder(data_set.tfds_name, data_dir=folder)
+    try:
+        return tfds.builder(data_set.tfds_name, data_dir=folder)
+    # Whatever a damaged description of the prepared data set may raise.
+    except Exception as error:
+        raise _unreadable(os.path.join(folder, data_set.tfds_name), error) from error
+
+
+def _unreadable(folder: str, error: Exception) -> TaskError:
+    return TaskError(
+        f"cannot read {folder} ({messages.one_line(error)}): remove that folder and use "
+        "--data=tff, which prepares it anew, or use --data=generated."
+    )
 
 
 def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
@@ -287,10 +313,7 @@ def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
     try:
         return _as_arrays(_read_splits(builder), data_set)
     except Exception as error:
-        raise TaskError(
-            f"cannot read {builder.data_dir} ({_one_line(error)}): remove that folder "
-            "and use --data=tff, which prepares it anew, or use --data=generated."
-        ) from error
+        raise _unreadable(builder.data_dir, error) from error
 
 
 def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
@@ -300,6 +323,8 @@ def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
         if not builder.is_prepared():
             builder.download_and_prepare()
         return builder
+    except TaskError:
+        raise
     # Whatever a download, its unpacking or the disk may raise.
     except Exception as error:
         # Another process may have come first with the same data set.
@@ -307,7 +332,7 @@ def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
             return _builder(data_set, folder)
         raise TaskError(
             f"tensorflow-datasets cannot download and prepare {data_set.tfds_name} in "
-            f"{folder} ({_one_line(error)}): try again; or {_remedy(data_set)}"
+            f"{folder} ({messages.one_line(error)}): try again; or {_remedy(data_set)}"
         ) from error
 
 
@@ -326,8 +351,3 @@ def _read_splits(builder: Any) -> dict[str, np.ndarray]:
         found[f"x_{split}"] = np.concatenate([batch["image"] for batch in batches])
         found[f"y_{split}"] = np.concatenate([batch["label"] for batch in batches])
     return found
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

@@ -37,7 +37,7 @@ from tasks import (
 from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
-from tasks.task import DataOptions, TaskEntry, TaskError
+from tasks.task import DataOptions, TaskEntry
 from tff_algos.block_model import BlockModel
 from tff_algos.hyperparameters import HyperparameterError, choice
 from tff_algos.simulation.batching import Examples
@@ -182,7 +182,7 @@ def _read_clients(path: str) -> tuple[Arrays, tuple[str, ...], Sequence[np.ndarr
     """
     found, client_ids, sizes = {}, {}, {}
     for split, data in _client_data(path).items():
-        read = client_examples.tff_reader({"train": data}, _convert)
+        read = client_examples.tff_reader({"train": data}, _convert, path)
         client_ids[split] = tuple(data.client_ids)
         parts = [read(client_id, "train") for client_id in data.client_ids]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -197,16 +197,10 @@ def _read_clients(path: str) -> tuple[Arrays, tuple[str, ...], Sequence[np.ndarr
 def _client_data(path: str) -> Mapping[str, tff.simulation.datasets.ClientData]:
     """Returns the clients of the splits "train" and "test"."""
     sqlite_file.verify(path)
-    try:
+    with client_examples.naming_missing_clients(path, "train or test"):
         train, test = tff.simulation.datasets.cifar100.load_data(
             cache_dir=os.path.dirname(path)
         )
-    except StopIteration:
-        # TFF reads the first client of either split at once.
-        raise TaskError(
-            f"{path} lacks clients of the split train or test; use a whole file, or "
-            "--data=generated."
-        ) from None
     return {"train": train, "test": test}
 
 

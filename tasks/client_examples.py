@@ -1,8 +1,9 @@
 """Which clients train, and how their examples come to memory and stay there."""
 
 import collections
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -12,7 +13,9 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks.damage import Unfit
 from tasks.task import TaskError
+from tff_algos import messages
 from tff_algos.hyperparameters import AT_LEAST_ONE, Interval, hparam
 from tff_algos.simulation.batching import Examples, derive_seed
 from tff_algos.simulation.task import Split
@@ -161,9 +164,47 @@ def _num_bytes(examples: Examples) -> int:
     return sum(array.nbytes for array in examples)
 
 
+@contextlib.contextmanager
+def naming_missing_clients(path: str, splits: str) -> Iterator[None]:
+    """Turns what TFF raises for a file without clients into a `TaskError`.
+
+    Args:
+      path: The file.
+      splits: The splits that are opened, for the message.
+
+    Raises:
+      TaskError: If a split has no clients; TFF reads the first of each at once.
+    """
+    try:
+        yield
+    except StopIteration:
+        raise TaskError(
+            f"{path} lacks clients of the split {splits}; use a whole file, or "
+            "--data=generated."
+        ) from None
+
+
+@contextlib.contextmanager
+def _naming_client(path: str, client_id: str) -> Iterator[None]:
+    """Turns what is wrong with a client's records into a `TaskError`."""
+    try:
+        yield
+    except (Unfit, UnicodeDecodeError, tf.errors.OpError) as error:
+        reason = messages.one_line(error)
+        if isinstance(error, UnicodeDecodeError):
+            # Of TensorFlow's message, which quotes the record.
+            reason = "a record cannot be parsed"
+        raise TaskError(
+            f"{path}: the examples of client {messages.shown(client_id)} cannot be read "
+            f"({reason}): if the file is damaged, delete it, then --data=tff downloads "
+            "it again; --data=generated needs no download."
+        ) from error
+
+
 def tff_reader(
     client_data: Mapping[Split, tff.simulation.datasets.ClientData],
     convert: Callable[[Mapping[str, np.ndarray]], Examples],
+    path: str,
 ) -> Callable[[str, Split], Examples]:
     """Returns a function that reads one client's examples from `ClientData`.
 
@@ -171,11 +212,12 @@ def tff_reader(
       client_data: The clients of each split; a client of one split that another
         lacks has no examples there.
       convert: Makes `Examples` of a client's elements, given as one array per key
-        whose first axis is the example (which may have length 0).
+        whose first axis is the example (which may have length 0); may raise `Unfit`.
+      path: The file that the clients are read from, for the error's message.
 
     Returns:
       `(client_id, split) -> Examples`; raises `KeyError` for a client that is in
-      no split.
+      no split, and `TaskError` where its records are damaged or none of this data set.
     """
     clients = {split: frozenset(data.client_ids) for split, data in client_data.items()}
     everyone = frozenset().union(*clients.values())
@@ -186,11 +228,12 @@ def tff_reader(
     def read(client_id: str, split: Split) -> Examples:
         if client_id not in everyone:
             raise KeyError(client_id)
-        if client_id in clients[split]:
-            elements = whole_client[split](tf.constant(client_id))
-        else:
-            elements = _no_elements(client_data[split].element_type_structure)
-        return convert({key: value.numpy() for key, value in elements.items()})
+        with _naming_client(path, client_id):
+            if client_id in clients[split]:
+                elements = whole_client[split](tf.constant(client_id))
+            else:
+                elements = _no_elements(client_data[split].element_type_structure)
+            return convert({key: value.numpy() for key, value in elements.items()})
 
     return read
 

@@ -7,6 +7,7 @@ al., "Improving federated learning personalization via model agnostic meta
 learning" (https://arxiv.org/abs/1909.12488).
 """
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -19,9 +20,10 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow_federated as tff
 
 from tasks import client_examples, download, generated_glyphs
+from tasks.damage import Unfit
 from tasks.models import image
 from tasks.task import DataOptions, TaskEntry, TaskError
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import choice, switch
 from tff_algos.simulation.batching import Examples
 from tff_algos.simulation.task import Split, Task
 
@@ -41,10 +43,8 @@ _SETTINGS = types.MappingProxyType(
 class EmnistOptions(client_examples.Population):
     """The options of `--task=emnist`."""
 
-    only_digits: bool = attrs.field(
-        default=False,
-        validator=attrs.validators.instance_of(bool),
-        metadata={"help": "The 10 digits only, not all 62 characters."},
+    only_digits: bool = switch(
+        default=False, help="The 10 digits only, not all 62 characters."
     )
     model: Literal["cnn", "cnn_dropout", "2nn", "cnn_dense_dropout"] = choice(
         default="cnn",
@@ -120,13 +120,20 @@ def _real_clients(only_digits: bool, cache_dir: str | None):
             f"--only_digits={str(only_digits).lower()}: {path} holds no {missing}; "
             f"use {remedy}, or a whole file."
         ) from None
-    read = client_examples.tff_reader({"train": train, "test": test}, _convert)
+    convert = functools.partial(_convert, num_classes=10 if only_digits else 62)
+    read = client_examples.tff_reader({"train": train, "test": test}, convert, path)
     return tuple(train.client_ids), read
 
 
-def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
+def _convert(elements: Mapping[str, np.ndarray], num_classes: int) -> Examples:
     pixels = elements["pixels"].astype(np.float32)
-    return pixels[..., np.newaxis], elements["label"].astype(np.int32)
+    labels = elements["label"].astype(np.int32)
+    # A damaged record may still parse. NaN is in no range.
+    if not np.all((pixels >= 0) & (pixels <= 1)):
+        raise Unfit("pixels are not in [0, 1]")
+    if not np.all((labels >= 0) & (labels < num_classes)):
+        raise Unfit(f"labels are not in [0, {num_classes})")
+    return pixels[..., np.newaxis], labels
 
 
 ENTRY = TaskEntry(

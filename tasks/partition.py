@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from tasks.task import TaskError
-from tff_algos.hyperparameters import HyperparameterError, Interval
+from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval
 from tff_algos.simulation.batching import derive_seed
 
 DEFAULT_NUM_CLIENTS = 100
@@ -113,10 +113,12 @@ def _num_clients(text: str, numbers: Sequence[str]) -> int:
 
 
 def _count(text: str, symbol: str, number: str) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]*", number, re.ASCII):
-        expected = f"{FORMS} with {symbol} an integer >= 1"
+    # Ten digits are more than enough, and Python reads thousands as no integer.
+    digits = re.fullmatch(r"0*([1-9][0-9]{0,9})", number, re.ASCII)
+    if digits is None or int(digits[1]) > MAX_INTEGER:
+        expected = f"{FORMS} with {symbol} an integer >= 1 and at most {MAX_INTEGER}"
         raise HyperparameterError("partition", text, expected)
-    return int(number)
+    return int(digits[1])
 
 
 def _concentration(text: str, number: str) -> float:

@@ -150,10 +150,12 @@ def _generated_clients():
 
 
 def _real_clients(cache_dir: str | None):
-    train, test = tff.simulation.datasets.shakespeare.load_data(
-        cache_dir=download.cache_folder(cache_dir)
-    )
-    read = client_examples.tff_reader({"train": train, "test": test}, _convert)
+    path = download.cached_path(FILE_NAME, cache_dir)
+    with client_examples.naming_missing_clients(path, "train or test"):
+        train, test = tff.simulation.datasets.shakespeare.load_data(
+            cache_dir=download.cache_folder(cache_dir)
+        )
+    read = client_examples.tff_reader({"train": train, "test": test}, _convert, path)
     return tuple(train.client_ids), read
 
 

@@ -7,15 +7,25 @@ import pathlib
 import sqlite3
 import struct
 import tempfile
+import types
 
 from absl import logging
 
 from tasks.task import TaskError
+from tff_algos import messages
 
-REQUIRED_TABLES = ("client_metadata", "examples")
+# Tables and their columns.
+_REQUIRED = types.MappingProxyType(
+    {
+        "client_metadata": ("client_id", "split_name"),
+        "examples": ("client_id", "split_name", "serialized_example_proto"),
+    }
+)
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_SIZE = 100
+# What an earlier version of the checks found good is checked again.
+_CHECKS_VERSION = 2
 
 
 def verify(path: str) -> None:
@@ -97,7 +107,11 @@ def stamp_path(path: str) -> str:
 
 def _stamp(path: str) -> dict[str, int]:
     status = os.stat(path)
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return {
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "checks": _CHECKS_VERSION,
+    }
 
 
 def _find_size_problem(path: str) -> str | None:
@@ -124,15 +138,41 @@ def _find_content_problem(path: str) -> str | None:
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            tables = {
-                name
-                for (name,) in connection.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                )
-            }
-    except sqlite3.DatabaseError as error:
-        return str(error)
-    if verdict != "ok":
-        return " ".join(verdict.split())
-    missing = sorted(set(REQUIRED_TABLES) - tables)
-    return f"no table {', '.join(missing)}" if missing else None
+            if verdict != "ok":
+                return " ".join(verdict.split())
+            return _find_schema_problem(connection) or _find_id_problem(connection)
+    # UnicodeDecodeError: SQLite's message quotes what is damaged.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        return messages.one_line(error)
+
+
+def _find_schema_problem(connection: sqlite3.Connection) -> str | None:
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    tables = {name for (name,) in connection.execute(query)}
+    missing = [table for table in _REQUIRED if table not in tables]
+    if missing:
+        return f"no table {', '.join(missing)}"
+    for table, required in _REQUIRED.items():
+        rows = connection.execute(f"PRAGMA table_info({table})")
+        columns = {name for _, name, *_ in rows}
+        missing = [column for column in required if column not in columns]
+        if missing:
+            return f"its table {table} has no column {', '.join(missing)}"
+    return None
+
+
+def _find_id_problem(connection: sqlite3.Connection) -> str | None:
+    """Tells of ids by which TFF finds no client, or another one's examples."""
+    for table in _REQUIRED:
+        (found,) = connection.execute(
+            f"SELECT MIN(typeof(client_id)) FROM {table} "
+            "WHERE typeof(client_id) <> 'text'"
+        ).fetchone()
+        if found is not None:
+            return f"its table {table} has a client_id that is {found}, not text"
+    # Read to the end: an id that is not UTF-8 raises.
+    for (client_id,) in connection.execute("SELECT client_id FROM client_metadata"):
+        # TFF puts ids between quotes.
+        if "'" in client_id:
+            return f"the client_id {messages.shown(client_id)} has a quote"
+    return None

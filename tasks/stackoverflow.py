@@ -338,14 +338,9 @@ def _download_word_counts(folder: str) -> None:
 
 def _real_clients(vocabulary: Vocabulary, cache_dir: str | None) -> _Clients:
     folder = download.cache_folder(cache_dir)
-    try:
+    path = download.cached_path(FILE_NAME, cache_dir)
+    with client_examples.naming_missing_clients(path, "train, heldout or test"):
         train, held_out, test = tff.simulation.datasets.stackoverflow.load_data(folder)
-    except StopIteration:
-        # TFF reads the first client of every split at once.
-        raise TaskError(
-            f"{download.cached_path(FILE_NAME, cache_dir)} lacks clients of the split "
-            "train, heldout or test; use a whole file, or --data=generated."
-        ) from None
 
     def convert(elements: Mapping[str, np.ndarray]) -> Examples:
         return tokenize(elements["tokens"], vocabulary)
@@ -355,8 +350,12 @@ def _real_clients(vocabulary: Vocabulary, cache_dir: str | None) -> _Clients:
         return tokenize(elements["tokens"][order], vocabulary)
 
     held_out_ids = frozenset(held_out.client_ids)
-    read_training = client_examples.tff_reader({"train": train, "test": test}, convert)
-    read_held_out = client_examples.tff_reader({"train": held_out}, convert_by_date)
+    read_training = client_examples.tff_reader(
+        {"train": train, "test": test}, convert, path
+    )
+    read_held_out = client_examples.tff_reader(
+        {"train": held_out}, convert_by_date, path
+    )
 
     def read(client_id: str, split: Split) -> Examples:
         if client_id in held_out_ids:

@@ -8,7 +8,6 @@ holds `<class>_0.JPEG` and so on; `val/val_annotations.txt` names the images of
 import contextlib
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -19,8 +18,11 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
+from tasks import damage
 from tasks.array_source import Arrays
+from tasks.damage import Unfit
 from tasks.task import TaskError
+from tff_algos import messages
 
 FOLDER = "tiny-imagenet-200"
 IMAGE_SHAPE = (64, 64, 3)
@@ -41,10 +43,6 @@ class Layout:
     num_classes: int = 200
     images_per_class: int = 500
     num_test: int = 10_000
-
-
-class _Unfit(Exception):
-    """What is wrong with the files, in a few words."""
 
 
 def read(path: str, layout: Layout) -> Arrays:
@@ -72,7 +70,7 @@ def read(path: str, layout: Layout) -> Arrays:
                 _decode(read_member, [name for name, _ in images])
                 for images in (train, test)
             )
-    except _Unfit as problem:
+    except Unfit as problem:
         raise TaskError(
             f"{path} is not the whole of {FOLDER}: {problem}; remove it, then --data=tff "
             "downloads it again, or use --data=generated."
@@ -85,49 +83,37 @@ def read(path: str, layout: Layout) -> Arrays:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_ReadMember]:
-    """Yields `name -> content` of the files below the folder; it raises `_Unfit`."""
+    """Yields `name -> content` of the files below the folder; it raises `Unfit`."""
     if os.path.isdir(path):
         yield lambda name: _read_file(path, name)
         return
-    try:
+    with damage.reading():
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise _Unfit(f"it cannot be read ({error})") from error
     with archive:
         yield lambda name: _read_archived(archive, name)
 
 
 def _read_file(folder: str, name: str) -> bytes:
-    try:
-        with open(os.path.join(folder, name), "rb") as file:
-            return file.read()
-    except FileNotFoundError as error:
-        raise _Unfit(f"it lacks {name}") from error
-    except OSError as error:
-        raise _Unfit(f"{name} cannot be read ({error.strerror})") from error
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        raise Unfit(f"it lacks {messages.shortened(name)}")
+    with damage.reading(messages.shortened(name)), open(path, "rb") as file:
+        return file.read()
 
 
 def _read_archived(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
-        return archive.read(f"{FOLDER}/{name}")
+        member = archive.getinfo(f"{FOLDER}/{name}")
     except KeyError as error:
-        raise _Unfit(f"it lacks {FOLDER}/{name}") from error
-    # What a compression, its check or its encryption may raise.
-    except (
-        EOFError,
-        NotImplementedError,
-        OSError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise _Unfit(f"{name} cannot be read ({error})") from error
+        raise Unfit(f"it lacks {FOLDER}/{messages.shortened(name)}") from error
+    with damage.reading(messages.shortened(name)):
+        return archive.read(member)
 
 
 def _read_classes(read_member: _ReadMember, layout: Layout) -> list[str]:
     classes = _read_text(read_member, "wnids.txt").split()
     if len(set(classes)) != len(classes) or len(classes) != layout.num_classes:
-        raise _Unfit(
+        raise Unfit(
             f"wnids.txt lists {len(set(classes))} classes in {len(classes)} lines, "
             f"not {layout.num_classes}"
         )
@@ -138,7 +124,7 @@ def _read_text(read_member: _ReadMember, name: str) -> str:
     try:
         return read_member(name).decode()
     except UnicodeDecodeError as error:
-        raise _Unfit(f"{name} is no text") from error
+        raise Unfit(f"{name} is no text") from error
 
 
 def _train_images(classes: Sequence[str], layout: Layout) -> list[tuple[str, int]]:
@@ -161,13 +147,13 @@ def _test_images(
         # Name, class, and four numbers that say where in the image it is.
         columns = line.split("\t")
         if len(columns) < 2 or columns[1] not in labels:
-            raise _Unfit(f"{annotations} has a line without a class: {line[:60]!r}")
+            raise Unfit(f"{annotations} has a line without a class: {line[:60]!r}")
         images[f"val/images/{columns[0]}"] = labels[columns[1]]
     if len(images) != layout.num_test:
-        raise _Unfit(f"{annotations} names {len(images)} images, not {layout.num_test}")
+        raise Unfit(f"{annotations} names {len(images)} images, not {layout.num_test}")
     missing = set(classes) - {classes[label] for label in images.values()}
     if missing:
-        raise _Unfit(f"{annotations} names no image of {min(missing)}")
+        raise Unfit(f"{annotations} names no image of {min(missing)}")
     return list(images.items())
 
 
@@ -181,9 +167,9 @@ def _decode(read_member: _ReadMember, names: Sequence[str]) -> np.ndarray:
                 content, channels=3, dct_method="INTEGER_ACCURATE"
             ).numpy()
         except tf.errors.InvalidArgumentError as error:
-            raise _Unfit(f"{name} is no JPEG image") from error
+            raise Unfit(f"{messages.shortened(name)} is no JPEG image") from error
         if decoded.shape != IMAGE_SHAPE:
-            raise _Unfit(
+            raise Unfit(
                 f"{name} has shape {list(decoded.shape)}, not {list(IMAGE_SHAPE)}"
             )
         image[...] = decoded

@@ -40,9 +40,8 @@ def run_here(capfd, *arguments: str) -> Finished:
         main.FLAGS.unparse_flags()
         for name in main.FLAGS:
             main.FLAGS[name].using_default_value = True
-        rest = main.FLAGS(["main.py", *arguments])
         try:
-            main.main(rest)
+            main.main(main.parse_flags(["main.py", *arguments]))
         except SystemExit as stop:
             status = stop.code
     out, err = capfd.readouterr()
@@ -70,7 +69,7 @@ def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
 def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
     for path, descriptor in zip(paths, (1, 2), strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-    main.main(main.FLAGS(["main.py", *arguments]))
+    main.main(main.parse_flags(["main.py", *arguments]))
 
 
 def start(*arguments: str, **kwargs) -> subprocess.Popen:

@@ -3,6 +3,7 @@
 import math
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from tff_algos import registry
 from tff_algos.algorithms.personalized_fed_avg import PersonalizedFedAvgHParams
 from tff_algos.hyperparameters import (
+    MAX_INTEGER,
     HyperparameterError,
     Interval,
     choice,
     hparam,
+    switch,
 )
 
 
@@ -23,6 +26,7 @@ class Record:
     steps: int = hparam(1, int, Interval(low=1, high=9), "steps")
     limit: int | None = hparam(None, int, Interval(low=1), "a limit")
     kind: str = choice("a", ("a", "b"), "a kind")
+    on: bool = switch(False, "a switch")
 
 
 @pytest.mark.parametrize(
@@ -35,12 +39,46 @@ class Record:
         ({"steps": 10}, r"steps=10 is not valid: expected an integer in \[1, 9\]\."),
         ({"steps": 2.0}, r"steps=2.0 is not valid: expected an integer"),
         ({"limit": 0}, r"limit=0 is not valid: expected an integer >= 1\."),
+        ({"rate": np.True_}, r"rate=np.True_ is not valid: expected a number"),
+        ({"rate": np.ones(1)}, r"rate=array\(\[1.\]\) is not valid"),
+        ({"rate": 10**400}, r"rate=1000.* \(401 characters\) is not valid"),
+        ({"steps": np.True_}, r"steps=np.True_ is not valid: expected an integer"),
+        ({"steps": np.float64(2)}, r"steps=np.float64\(2.0\) is not valid"),
+        ({"limit": 10**400}, r"limit=1000.* \(401 characters\) .*>= 1 and at most"),
+        ({"limit": -(10**5000)}, r"limit=an integer of 16610 bits is not valid"),
+        ({"limit": 2**31}, r"an integer >= 1 and at most 2147483647\."),
+        ({"on": 1}, r"on=1 is not valid: expected True or False"),
         ({"kind": "c"}, r"kind='c' is not valid: expected one of a, b\."),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_expected(values, message):
     with pytest.raises(HyperparameterError, match=message):
         Record(**values)
+
+
+@pytest.mark.parametrize(
+    "value", [np.int8(3), np.uint64(3), np.float16(3), np.float32(3), np.float64(3)]
+)
+def test_numbers_of_numpy_become_pythons(value):
+    record = Record(rate=value)
+    assert record.rate == 3.0 and type(record.rate) is float
+    if isinstance(value, np.integer):
+        record = Record(steps=value, limit=value)
+        assert record.steps == record.limit == 3
+        assert type(record.steps) is type(record.limit) is int
+    assert Record(on=np.True_).on is True
+
+
+def test_integers_go_as_far_as_tensorflow_counts():
+    assert Record(limit=MAX_INTEGER).limit == 2**31 - 1
+
+
+def test_a_long_value_is_shown_by_its_beginning():
+    with pytest.raises(HyperparameterError) as error:
+        Record(kind="a" * 5000)
+    shown = "'" + "a" * 79
+    assert str(error.value).startswith(f"kind={shown}... (5002 characters) is not")
+    assert len(str(error.value)) < 200
 
 
 def test_an_integer_is_a_number_and_none_is_no_limit():
@@ -65,7 +103,7 @@ def test_an_interval_holds_its_inside_and_its_closed_ends(
     assert (low in interval) is not low_open
     assert (low + width in interval) is not high_open
     assert low - 1e-3 not in interval and low + width + 1e-3 not in interval
-    for never in (math.inf, -math.inf, math.nan):
+    for never in (math.inf, -math.inf, math.nan, 10**400, -(10**400)):
         assert never not in interval
 
 

@@ -270,6 +270,57 @@ REFUSED = {
         "--runtime_devices=CPU:0",
     ],
     "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
+    r"--algo=fedavgfedavg.*\.\.\. \(6000 characters\) is unknown, did you mean": [
+        "--algo=" + "fedavg" * 1000,
+        "--task=emnist",
+    ],
+    r"--task=a{80}\.\.\. \(5000 characters\) is unknown, did you mean": [
+        "--algo=fedavg",
+        "--task=" + "a" * 5000,
+    ],
+    r"'a{79}\.\.\. \(5002 characters\) is not a flag": ["--algo=fedavg", "a" * 5000],
+    r"--attack='a{79}\.\.\. \(5002 characters\) is not valid: expected bias:VALUE": [
+        "--algo=qfedavg",
+        "--task=emnist",
+        "--attack=" + "a" * 5000,
+    ],
+    r"--local_rows='a{79}\.\.\. \(5002 .*: expected a list of": [
+        "--algo=gradma",
+        "--task=mnist",
+        "--local_rows=" + "a" * 5000,
+    ],
+    r"--partition='iid:10{74}\.\.\. \(5007 .* N an integer >= 1 and at most 2147483647": [
+        "--algo=fedavg",
+        "--task=mnist",
+        "--partition=iid:1" + "0" * 5000,
+    ],
+    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*; --helpshort": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--clients_per_round=1" + "0" * 5000,
+    ],
+    r"cannot write /a{299}\.\.\. \(5019 characters\) \(File name too long\)": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--data=tff",
+        "--cache_dir=/" + "a" * 5000,
+    ],
+    "flag --clients_per_round=x: invalid literal .*; --helpshort shows the flags": [
+        "--clients_per_round=x",
+    ],
+    "flag --data=real: value should be one of <auto|tff|generated>": ["--data=real"],
+    "--stderrthreshold must be one of .*'debug', .*, not 'x'": ["--stderrthreshold=x"],
+    "Unknown level: 'y'": ["--logger_levels=x:y"],
+    "--nolist=3 does not take an argument": ["--nolist=3"],
+    "Unknown command line flag 'algos'": ["--algos=fedavg"],
+    "Unable to open flagfile: .* No such file .*'no.flags'": ["--flagfile=no.flags"],
+    r"Unable to open flagfile: .* Is a directory: '\.'": ["--flagfile", "."],
+}
+
+_INTEGER_FLAGS = {
+    name: by_user
+    for name, by_user in main._FIELDS.items()
+    if any(field.metadata.get("kind") is int for field in by_user.values())
 }
 
 
@@ -277,7 +328,7 @@ REFUSED = {
 def test_bad_flags_are_one_line_that_names_flag_value_and_range(
     message, tmp_path, capfd
 ):
-    arguments = [*REFUSED[message], "--data=generated", f"--output_dir={tmp_path}"]
+    arguments = ["--data=generated", *REFUSED[message], f"--output_dir={tmp_path}"]
     finished = run_here(capfd, *arguments)
     assert finished.status == 2
     errors = [line for line in finished.err.splitlines() if "error" in line]
@@ -285,6 +336,29 @@ def test_bad_flags_are_one_line_that_names_flag_value_and_range(
     assert re.search(f"^error: {message}", errors[0]), errors[0]
     assert "Traceback" not in finished.err
     assert not (tmp_path / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, str(10**30), str(2**31)])
+@pytest.mark.parametrize("name", _INTEGER_FLAGS)
+def test_integers_that_tensorflow_cannot_count_are_one_line(name, value, capfd):
+    user = next(iter(_INTEGER_FLAGS[name]))
+    algo = user.removeprefix("--algo=") if user.startswith("--algo") else "fedavg"
+    task = user.removeprefix("--task=") if user.startswith("--task") else "mnist"
+    finished = run_here(capfd, f"--algo={algo}", f"--task={task}", f"--{name}={value}")
+    assert finished.status == 2
+    (line,) = finished.err.splitlines()
+    assert re.match(rf"error: --{name}={value[:80]}.* is not valid: expected an", line)
+    assert line.endswith(" and at most 2147483647.") and len(line) < 300
+
+
+@pytest.mark.parametrize("form", [["--flagfile={}"], ["--flagfile", "{}"]])
+def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
+    path = tmp_path / "bad.flags"
+    path.write_bytes(b"--algo=\xff\xfe\n")
+    finished = run_here(capfd, *(part.format(path) for part in form))
+    assert finished.status == 2
+    (line,) = finished.err.splitlines()
+    assert line.startswith(f"error: --flagfile: {path}, or what it includes, is no ")
 
 
 def test_list_shows_every_algorithm_and_task(capfd):
@@ -402,5 +476,9 @@ def test_generated_data_say_so(tmp_path, capfd):
     )
     assert finished.status == 0, finished.err
     assert "generated stand-in is used" in finished.err
+    assert (
+        "--total_rounds=0: no training; the initial model is evaluated on the evaluation "
+        "clients (1).\n" in finished.err
+    )
     assert "--data=tff" in finished.err
     assert "FedAvg on emnist_generated" in finished.out

@@ -129,6 +129,19 @@ def test_a_signal_saves_says_so_and_exits_with_its_status(
     assert numbers(tmp_path) == numbers(uninterrupted)
 
 
+@pytest.mark.parametrize("loaded", ["site-packages/numpy", "libtensorflow_framework"])
+def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded):
+    process = start("--list")
+    wait_for(
+        lambda: any(
+            loaded in file.path for file in psutil.Process(process.pid).memory_maps()
+        )
+    )
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
 def test_a_full_disk_is_one_line_and_what_was_saved_is_whole(uninterrupted, tmp_path):
     def little_room():
         # Files of 100 kB at most: rows fit, the checkpoint of an 800 kB model does

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 
+from tff_algos import messages
 from tff_algos.algorithms import (
     agnostic,
     centralized,
@@ -78,6 +79,6 @@ def get(name: str) -> Algorithm:
         return ALGORITHMS[name]
     nearest = difflib.get_close_matches(name, ALGORITHMS, n=1, cutoff=0)[0]
     raise UnknownAlgorithmError(
-        f"--algo={name} is unknown, did you mean {nearest}? "
+        f"--algo={messages.shortened(name)} is unknown, did you mean {nearest}? "
         f"One of: {', '.join(ALGORITHMS)}."
     )

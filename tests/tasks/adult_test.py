@@ -131,6 +131,30 @@ class TestBadFiles:
             _load(tmp_path)
         assert len(_load(tmp_path, partition="iid:2").train_client_ids) == 2
 
+    @pytest.mark.parametrize("partition", ["phd", "phd_off_by_one"])
+    def test_no_doctorate_names_the_partition(self, partition, tmp_path):
+        _write(tmp_path, train=(JOHN, JOHN))
+        with pytest.raises(TaskError, match=f"^--partition={partition}: no training"):
+            _load(tmp_path, partition=partition)
+
+    def test_four_fifths_of_one_person(self, tmp_path):
+        _write(tmp_path, train=(JANE, JANE, JOHN))
+        message = "--partition=phd_off_by_one takes four fifths .* a single one; use"
+        with pytest.raises(TaskError, match=message):
+            _load(tmp_path, partition="phd_off_by_one")
+        _write(tmp_path, train=(JANE, JANE, JOHN, JOHN))
+        task = _load(tmp_path, partition="phd_off_by_one")
+        for client_id in ("phd", "non_phd"):
+            assert len(task.examples(client_id, "train")[1]) == 1
+
+    def test_a_long_category_is_shortened(self, tmp_path):
+        _write(tmp_path, train=(JANE.replace("Doctorate", "D" * 9000), JOHN))
+        with pytest.raises(
+            TaskError, match=r"D\.\.\. \(9002 characters\), not"
+        ) as error:
+            _load(tmp_path)
+        assert len(str(error.value)) < 900
+
     def test_nothing_but_doctorates(self, tmp_path):
         poorer = JANE.replace(">50K", "<=50K")
         _write(tmp_path, test=(JANE, poorer))

@@ -1,8 +1,10 @@
 import pathlib
+import zipfile
 
 import attrs
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -125,7 +127,7 @@ class TestNpz:
     @pytest.mark.parametrize(
         ("spoil", "problem"),
         [
-            (lambda path: path.write_bytes(b""), "No data left|EOF"),
+            (lambda path: path.write_bytes(b""), "not a zip file"),
             (lambda path: path.write_bytes(b"<html>no</html>" * 99), "cannot be read"),
             (lambda path: path.write_bytes(path.read_bytes()[:-500]), "cannot be read"),
             (
@@ -145,6 +147,94 @@ class TestNpz:
         path = _save(tmp_path)
         spoil(path)
         with pytest.raises(TaskError, match=f"toy.npz is no toy .*({problem})"):
+            array_source.load_arrays(data_set, _options(tmp_path))
+
+
+def _npy(header: str, num_bytes: int = 60 * 28 * 28) -> bytes:
+    """Returns a .npy file whose header is anything."""
+    content = f"{header}\n".encode("latin1")
+    start = npy.magic(1, 0) + len(content).to_bytes(2, "little")
+    return start + content + bytes(num_bytes)
+
+
+def _declared(shape, descr="'|u1'"):
+    return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
+
+
+class TestMember:
+    """One array of the file, x_train, is damaged."""
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            (_npy("{'descr': '|u1', "), "the header of x_train cannot be read"),
+            (_npy("'" * 3), "the header of x_train cannot be read"),
+            (_npy("[" * 500), "the header of x_train cannot be read"),
+            (_npy("1" * 5000), "the header of x_train cannot be read"),
+            (_npy("  x: = 3\n y"), "the header of x_train cannot be read"),
+            (_npy("\xe9\x00"), "the header of x_train cannot be read"),
+            (_npy("{[]: 3}"), "the header of x_train cannot be read"),
+            (_npy("{1: 2, 'a': 3}"), "the header of x_train cannot be read"),
+            (_npy(_declared("(3,)", "()")), "the header of x_train cannot be read"),
+            (_npy(_declared("(3,)", "[(1,)]")), "the header of x_train cannot be read"),
+            (b"hello", "the header of x_train cannot be read .*magic"),
+            (b"", "the header of x_train cannot be read"),
+            (npy.magic(9, 0) + bytes(99), r"version \(9, 0\) of .npy"),
+            (
+                _npy(_declared("(20000000000, 28, 28)")),
+                "x_train has 47040 bytes, not 15680000000000 as its header declares",
+            ),
+            (_npy(_declared("(10**9,)")), "the header of x_train cannot be read"),
+            (_npy(_declared("(-60, 28, 28)")), "bytes, not -47040 as its header"),
+            (_npy(_declared("(60, 28, 28)"), 99), "has 99 bytes, not 47040 as its"),
+        ],
+    )
+    def test_that_is_no_array(self, content, problem, data_set, tmp_path):
+        path = tmp_path / "toy.npz"
+        arrays = {**_arrays()}
+        del arrays["x_train"]
+        np.savez(path, **arrays)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("x_train.npy", content)
+        with pytest.raises(TaskError, match=problem) as error:
+            array_source.load_arrays(data_set, _options(tmp_path))
+        message = str(error.value)
+        assert message.startswith(f"{path} is no toy data set: ")
+        assert message.isprintable() and len(message) < 600
+
+    @pytest.mark.parametrize(
+        "compression",
+        [
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+            zipfile.ZIP_BZIP2,
+            zipfile.ZIP_LZMA,
+        ],
+    )
+    def test_that_is_damaged(self, compression, data_set, tmp_path):
+        path = tmp_path / "toy.npz"
+        rng = np.random.default_rng(0)
+        found = {**_arrays(), "x_train": rng.integers(0, 9, (60, 28, 28), np.uint8)}
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            for name, array in found.items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    npy.write_array(file, array)
+        content = bytearray(path.read_bytes())
+        assert len(array_source.load_arrays(data_set, _options(tmp_path))[1].y_train)
+        for position in range(400, 460):
+            content[position] ^= 0x5A
+        path.write_bytes(content)
+        with pytest.raises(TaskError, match="x_train cannot be read"):
+            array_source.load_arrays(data_set, _options(tmp_path))
+
+    def test_that_is_encrypted(self, data_set, tmp_path):
+        path = _save(tmp_path)
+        content = bytearray(path.read_bytes())
+        # Bit 0 of the flags, in either header of the first member.
+        content[6] |= 1
+        content[content.index(b"PK\x01\x02") + 8] |= 1
+        path.write_bytes(content)
+        with pytest.raises(TaskError, match="'x_train.npy' is encrypted"):
             array_source.load_arrays(data_set, _options(tmp_path))
 
 
@@ -397,6 +487,19 @@ class TestTfds:
         for data in ("auto", "tff"):
             with pytest.raises(TaskError, match=r"cannot read .*toy.*remove that fold"):
                 array_source.load_arrays(toy, _options(tmp_path, data))
+
+    @pytest.mark.parametrize("content", [b"", b"garbage", b"{}", b"null", b"\xff"])
+    @pytest.mark.parametrize("data", ["auto", "tff"])
+    def test_a_damaged_description_is_an_error(self, content, data, data_set, tmp_path):
+        path = tmp_path / "mnist" / "3.0.1" / "dataset_info.json"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        with pytest.raises(TaskError) as error:
+            array_source.load_arrays(data_set, _options(tmp_path, data))
+        message = str(error.value)
+        assert message.startswith(f"cannot read {tmp_path / 'mnist'} (")
+        assert "remove that folder and use --data=tff" in message
+        assert "\n" not in message
 
 
 def _task(data_set, tmp_path, text="iid:4", seed=0):

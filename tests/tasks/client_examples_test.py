@@ -196,6 +196,7 @@ class TestTffReader:
                 "test": _client_data({"x": 2}),
             },
             lambda elements: (elements["a"], elements["b"]),
+            "file",
         )
 
     def test_reads_every_example_in_order(self):
@@ -225,7 +226,7 @@ class TestTffReader:
 
         data = Counted({f"{i}": {"a": np.arange(i + 1)} for i in range(9)})
         read = client_examples.tff_reader(
-            {"train": data}, lambda elements: (elements["a"], elements["a"])
+            {"train": data}, lambda elements: (elements["a"], elements["a"]), "file"
         )
         read("0", "train")
         after_first = len(traces)

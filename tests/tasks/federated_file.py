@@ -9,14 +9,14 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-# One value, bytes or an integer, or many integers.
-Features = Mapping[str, bytes | int | Sequence[int]]
+# One value, bytes or an integer, or many integers or floats.
+Features = Mapping[str, bytes | int | Sequence[int] | Sequence[float]]
 
 
 def write(
-    path: pathlib.Path, splits: Mapping[str, Mapping[str, Sequence[Features]]]
+    path: pathlib.Path, splits: Mapping[str, Mapping[str, Sequence[Features | bytes]]]
 ) -> None:
-    """Writes split -> client -> examples."""
+    """Writes split -> client -> examples; bytes are records as they are."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(
             "CREATE TABLE examples (split_name TEXT, client_id TEXT, "
@@ -39,7 +39,9 @@ def write(
         connection.commit()
 
 
-def _serialized(example: Features) -> bytes:
+def _serialized(example: Features | bytes) -> bytes:
+    if isinstance(example, bytes):
+        return example
     features = {name: _feature(value) for name, value in example.items()}
     return tf.train.Example(
         features=tf.train.Features(feature=features)
@@ -50,4 +52,6 @@ def _feature(value: bytes | int | Sequence[int]) -> tf.train.Feature:
     if isinstance(value, bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     values = [value] if isinstance(value, int) else value
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))

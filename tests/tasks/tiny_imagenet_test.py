@@ -74,6 +74,13 @@ def _make_folder(folder, **changes) -> pathlib.Path:
     return root
 
 
+def _renamed(name):
+    """Returns annotations of the six images, one of which has another name."""
+    lines = [b"val_%d.JPEG\t%s\n" % (i, CLASSES[i % 3].encode()) for i in range(6)]
+    lines[2] = lines[2].replace(b"val_2.JPEG", name)
+    return {"val/val_annotations.txt": b"".join(lines)}
+
+
 def _pack(root) -> pathlib.Path:
     """Puts the folder into an archive beside it, and removes it."""
     path = root.with_suffix(".zip")
@@ -174,6 +181,8 @@ def test_a_kill_while_images_are_kept_leaves_no_file(small, tmp_path, monkeypatc
             r"a line without a class: 'val_0.JPEG\\tn77",
         ),
         ({"val/val_annotations.txt": b"val_0.JPEG\tn01\n"}, "1 images, not 6;"),
+        (_renamed(b"val\x00.JPEG"), r"lacks .*images/val\\x00.JPEG;"),
+        (_renamed(b"v" * 999), r"lacks .*images/v{69}\.\.\. \(1010 characters\);"),
         (
             {
                 "val/val_annotations.txt": b"".join(
@@ -197,9 +206,24 @@ def test_what_is_wrong_is_said(changes, problem, packed, small, tmp_path):
     assert not (tmp_path / "tiny_imagenet.npz").exists()
 
 
+def _spoil_a_member(path):
+    """Packs the archive anew by LZMA, and damages an image."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        info = archive.getinfo(f"tiny-imagenet-200/{GREY}")
+    content = bytearray(path.read_bytes())
+    start = info.header_offset + 30 + len(info.filename) + 12
+    content[start : start + 60] = bytes(range(60))
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
+        _spoil_a_member,
         lambda path: path.write_bytes(path.read_bytes()[:-300]),
         lambda path: path.write_bytes(b"<html>no</html>"),
         lambda path: path.write_bytes(
