@@ -7,7 +7,7 @@ from typing import Any
 
 from tff_algos.simulation import files
 from tff_algos.simulation.evaluation import ClientResult, personalization_summary
-from tff_algos.simulation.metrics import ROUND, rounds_to_target
+from tff_algos.simulation.metrics import ROUND, SECONDS, rounds_to_target
 from tff_algos.simulation.task import Task
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -43,6 +43,7 @@ def summarize(
     rows: Sequence[Mapping[str, Any]],
     results: Sequence[ClientResult],
     *,
+    rounds: int,
     wall_seconds: float,
     peak_memory: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -52,14 +53,15 @@ def summarize(
       task: The task.
       rows: The rows of `metrics.csv`.
       results: The evaluated clients' results.
+      rounds: Rounds done; more than there are rows if `metrics.csv` was deleted.
       wall_seconds: How long this program ran; less than the run if it was resumed.
       peak_memory: Bytes, by what held them.
     """
-    train_seconds = sum(row["seconds"] for row in rows)
-    last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, "seconds")}
+    train_seconds = sum(row[SECONDS] for row in rows)
+    last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, SECONDS)}
     return {
         "dataset": task.dataset_name,
-        "rounds": len(rows),
+        "rounds": rounds,
         "final_metrics": last,
         "personalization": personalization_summary(results),
         "evaluation_clients": len(task.eval_client_ids),
@@ -73,11 +75,17 @@ def summarize(
         "improved_clients": _mean(rows, "improved_clients"),
         "wall_seconds": round(wall_seconds, 2),
         "train_seconds": round(train_seconds, 2),
-        "rounds_per_second": round(len(rows) / train_seconds, 4) if rows else None,
+        "rounds_per_second": _per_second(rows),
         "peak_memory_mb": {
             name: round(held / 2**20) for name, held in peak_memory.items()
         },
     }
+
+
+def _per_second(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    # Very short rounds are 0.0 seconds each.
+    seconds = sum(row[SECONDS] for row in rows)
+    return round(len(rows) / seconds, 4) if seconds else None
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import pathlib
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -38,9 +39,16 @@ from tff_algos.simulation import (
     files,
     plots,
     results,
+    results_folder,
 )
 from tff_algos.simulation.errors import OutputError, ResumeError
-from tff_algos.simulation.metrics import MetricsLog, flatten_metrics, read_rows
+from tff_algos.simulation.metrics import (
+    ROUND,
+    SECONDS,
+    MetricsLog,
+    describe_missing,
+    flatten_metrics,
+)
 from tff_algos.simulation.progress import Progress
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.stopping import StopOnSignal
@@ -172,6 +180,8 @@ def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
             reason = error.message.partition("\n")[0].rpartition("}} ")[2]
         else:
             reason = error.strerror or str(error)
+            if error.filename is not None:
+                reason = f"{error.filename}: {reason}"
         raise OutputError(
             f"--output_dir={directory} cannot be written: {reason}. What was saved "
             "before is whole; run again to resume once that is mended."
@@ -195,10 +205,11 @@ class _Training:
         self._spec = spec
         self._stop = stop
         with _naming_output_errors(spec.output_dir):
-            self._log = MetricsLog(spec.output_dir)
+            self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
             self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
         self._memory = None
         self.rounds_done, self._stage_index, self._state = self._restore()
+        self._check_rows()
         self._saved = self.rounds_done
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
@@ -256,6 +267,23 @@ class _Training:
             return rounds_done, index, self._load(rounds_done, index)
         self._make_memory(0)
         return 0, 0, stages[0].process.initialize()
+
+    def _check_rows(self) -> None:
+        """Compares the rows that are there with the rounds that are done."""
+        rows = self.rows()
+        if rows and rows[-1][ROUND] > self._spec.total_rounds:
+            raise ResumeError(
+                f"{self._log.path} has a row of round {rows[-1][ROUND]}, beyond "
+                f"--total_rounds={self._spec.total_rounds}: remove it."
+            )
+        missing = describe_missing(rows, self.rounds_done, self._spec.total_rounds)
+        if missing is not None:
+            print(f"warning: {self._log.path} {missing}", file=sys.stderr, flush=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of `metrics.csv`."""
+        with _naming_output_errors(self._spec.output_dir):
+            return self._log.rows()
 
     def _make_memory(self, stage_index: int) -> None:
         """Makes the clients' memory of a stage, if its clients remember anything."""
@@ -319,7 +347,7 @@ class _Training:
         seconds = time.monotonic() - start
         self._state = output.state
         self.rounds_done = round_num
-        row = {"stage": stage.name, "seconds": round(seconds, 4)}
+        row = {"stage": stage.name, SECONDS: round(seconds, 4)}
         row |= flatten_metrics(output.metrics)
         if before is not None:
             cohort = self._cohort_ids(round_num)
@@ -420,15 +448,16 @@ def run(spec: RunSpec) -> RunResult:
             cohorts.check_cohort_size(
                 spec.task.train_client_ids, stage.clients_per_round
             )
-    may_grow = "total_rounds" if len(spec.stages) == 1 else None
-    held = checkpoints.check_config(directory, spec.hyperparameters, may_grow)
-    if held and not spec.resume:
-        raise ResumeError(
-            f"{directory} holds a run and --noresume was given: choose another "
-            "--output_dir."
-        )
     with _naming_output_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        results_folder.prepare(directory)
+        may_grow = "total_rounds" if len(spec.stages) == 1 else None
+        held = checkpoints.check_config(directory, spec.hyperparameters, may_grow)
+        if held and not spec.resume:
+            raise ResumeError(
+                f"{directory} holds a run and --noresume was given: choose another "
+                "--output_dir."
+            )
         checkpoints.write_config(
             directory, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
         )
@@ -448,11 +477,12 @@ def run(spec: RunSpec) -> RunResult:
                 rounds_done=training.rounds_done,
             )
         with _naming_output_errors(directory):
-            rows = read_rows(directory / "metrics.csv")
+            rows = training.rows()
             summary = results.summarize(
                 spec.task,
                 rows,
                 clients,
+                rounds=training.rounds_done,
                 wall_seconds=time.monotonic() - start,
                 peak_memory=training.peak_memory,
             )
