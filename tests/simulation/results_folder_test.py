@@ -1,7 +1,12 @@
 """Results folders that were edited or half written: mended, or refused in one line."""
 
+import contextlib
+import errno
+import fcntl
+import os
 import re
 import shutil
+import signal
 
 import pytest
 import tensorflow_federated as tff
@@ -17,7 +22,7 @@ from tff_algos.simulation import (
     runner,
 )
 from tff_algos.simulation.batching import BatchSpec
-from tff_algos.simulation.errors import OutputError, ResumeError
+from tff_algos.simulation.errors import FolderInUseError, OutputError, ResumeError
 from tff_algos.simulation.metrics import read_rows
 from tff_algos.simulation.stage import Stage
 
@@ -180,7 +185,7 @@ def _make(path, kind):
 @pytest.mark.parametrize("kind", ["a folder", "a symbolic link to nothing"])
 @pytest.mark.parametrize(
     "name",
-    ["client_memory.rows", "config.json", "metrics.csv", "per_client.csv"],
+    ["client_memory.rows", "config.json", "metrics.csv", "run.lock"],
 )
 def test_what_is_no_file_is_refused_where_one_belongs(folder, make_spec, name, kind):
     _make(folder / name, kind)
@@ -206,7 +211,8 @@ def test_what_is_no_folder_is_refused_where_one_belongs(folder, make_spec, name,
 def test_interrupted_writes_are_removed_whatever_they_are(folder, kind):
     whole = sorted(folder.rglob("*"))
     _make(folder / ".config.json.ab_12xyz", kind)
-    results_folder.prepare(folder)
+    with results_folder.opened(folder):
+        pass
     _make(folder / "metrics.csv_temp1234", kind)
     metrics.MetricsLog(folder)
     _make(folder / "checkpoints" / "round_2_temp1234", kind)
@@ -253,3 +259,94 @@ def test_rounds_of_no_time_have_no_speed():
         TASK, rows, [], rounds=1, wall_seconds=1.0, peak_memory={}
     )
     assert summary["rounds_per_second"] is None
+
+
+@contextlib.contextmanager
+def _other_process_in(folder):
+    """A process that holds the folder until it is killed; yields its id."""
+    ready, tell = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            with results_folder.opened(folder):
+                os.write(tell, b"held")
+                signal.pause()
+        finally:
+            os._exit(1)  # Never on with the tests.
+    os.close(tell)
+    try:
+        with open(ready, "rb") as pipe:
+            assert pipe.read(4) == b"held"
+        yield process
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def test_a_second_run_is_refused_and_told_who_runs(folder, make_spec):
+    rows = (folder / "metrics.csv").read_bytes()
+    with _other_process_in(folder) as process:
+        in_use = (
+            rf"^--output_dir={folder} is in use by process {process}, started "
+            r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d: wait until it ends, or choose another "
+            r"--output_dir\.$"
+        )
+        for _ in range(2):
+            with pytest.raises(FolderInUseError, match=in_use):
+                runner.run(make_spec(folder, rounds=3))
+        assert (folder / "metrics.csv").read_bytes() == rows
+
+
+def test_the_lock_file_of_a_killed_run_is_no_obstacle(folder, make_spec):
+    with _other_process_in(folder):
+        pass
+    assert (folder / "run.lock").read_text().startswith("process ")
+    assert runner.run(make_spec(folder)).rounds_done == 2
+    assert not (folder / "run.lock").exists()
+
+
+def test_a_run_that_fails_releases_the_folder(folder):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), results_folder.opened(folder):
+            assert (folder / "run.lock").exists()
+            raise ZeroDivisionError
+    assert not (folder / "run.lock").exists()
+
+
+def test_a_lock_file_that_its_holder_removes_is_made_anew(folder, monkeypatch):
+    flock = fcntl.flock
+
+    def remove_first(descriptor, operation):
+        flock(descriptor, operation)
+        (folder / "run.lock").unlink()
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    in_use = pytest.raises(FolderInUseError, match=f"process {os.getpid()},")
+    with results_folder.opened(folder), in_use, results_folder.opened(folder):
+        pass
+
+
+def test_a_file_system_without_locks_is_told(folder, monkeypatch, capsys):
+    def unsupported(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with results_folder.opened(folder):
+        assert capsys.readouterr().err == (
+            f"warning: {folder} cannot be locked (No locks available): start no second "
+            "run in it.\n"
+        )
+
+
+def test_a_lock_that_cannot_be_made_is_a_folder_that_cannot_be_written(
+    folder, make_spec, monkeypatch
+):
+    def full(path, *args):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(results_folder.os, "open", full)
+    with pytest.raises(
+        OutputError, match=rf"={folder} cannot be written: .*run.lock: No space left"
+    ):
+        runner.run(make_spec(folder))

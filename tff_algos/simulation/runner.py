@@ -439,33 +439,24 @@ def run(spec: RunSpec) -> RunResult:
       ResumeError: If `output_dir` holds another run, a broken one, or one that
         must not be resumed.
       OutputError: If `output_dir` cannot be written.
+      FolderInUseError: If another run writes to `output_dir`.
       CohortSizeError: If a cohort is larger than the training clients.
     """
     start = time.monotonic()
-    directory = spec.output_dir
     for stage in spec.stages:
         if stage.clients_per_round is not None:
             cohorts.check_cohort_size(
                 spec.task.train_client_ids, stage.clients_per_round
             )
-    with _naming_output_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        results_folder.prepare(directory)
-        may_grow = "total_rounds" if len(spec.stages) == 1 else None
-        held = checkpoints.check_config(directory, spec.hyperparameters, may_grow)
-        if held and not spec.resume:
-            raise ResumeError(
-                f"{directory} holds a run and --noresume was given: choose another "
-                "--output_dir."
-            )
-        checkpoints.write_config(
-            directory, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
-        )
-    with StopOnSignal() as stop:
+    with contextlib.ExitStack() as stack:
+        with _naming_output_errors(spec.output_dir):
+            stack.enter_context(results_folder.opened(spec.output_dir))
+            _write_config(spec)
+        stop = stack.enter_context(StopOnSignal())
         training = _Training(spec, stop)
         with contextlib.closing(training):
             training.run()
-        with _naming_output_errors(directory):
+        with _naming_output_errors(spec.output_dir):
             training.save()
         clients = None
         if stop.received is None:
@@ -476,17 +467,41 @@ def run(spec: RunSpec) -> RunResult:
                 stopped_by=stop.received,
                 rounds_done=training.rounds_done,
             )
-        with _naming_output_errors(directory):
-            rows = training.rows()
-            summary = results.summarize(
-                spec.task,
-                rows,
-                clients,
-                rounds=training.rounds_done,
-                wall_seconds=time.monotonic() - start,
-                peak_memory=training.peak_memory,
-            )
-            results.write_clients(directory / "per_client.csv", clients)
-            plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
-            files.write_json(directory / "summary.json", summary)
+        with _naming_output_errors(spec.output_dir):
+            return _write_results(spec, training, clients, start)
+
+
+def _write_config(spec: RunSpec) -> None:
+    """Writes the configuration into a folder that holds none, or that of this run."""
+    may_grow = "total_rounds" if len(spec.stages) == 1 else None
+    held = checkpoints.check_config(spec.output_dir, spec.hyperparameters, may_grow)
+    if held and not spec.resume:
+        raise ResumeError(
+            f"{spec.output_dir} holds a run and --noresume was given: choose another "
+            "--output_dir."
+        )
+    checkpoints.write_config(
+        spec.output_dir, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
+    )
+
+
+def _write_results(
+    spec: RunSpec,
+    training: _Training,
+    clients: Sequence[evaluation.ClientResult],
+    start: float,
+) -> RunResult:
+    """Writes what a finished run leaves; `start` is when it began."""
+    directory, rows = spec.output_dir, training.rows()
+    summary = results.summarize(
+        spec.task,
+        rows,
+        clients,
+        rounds=training.rounds_done,
+        wall_seconds=time.monotonic() - start,
+        peak_memory=training.peak_memory,
+    )
+    results.write_clients(directory / "per_client.csv", clients)
+    plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
+    files.write_json(directory / "summary.json", summary)
     return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)
