@@ -255,8 +255,9 @@ def test_a_configuration_without_rounds_is_of_another_run(folder, make_spec):
 
 def test_rounds_of_no_time_have_no_speed():
     rows = [{"round": 1, "seconds": 0.0}]
+    rejections = results.Rejections.of_rows(rows, num_rounds=1, num_participations=2)
     summary = results.summarize(
-        TASK, rows, [], rounds=1, wall_seconds=1.0, peak_memory={}
+        TASK, rows, [], rejections, wall_seconds=1.0, peak_memory={}
     )
     assert summary["rounds_per_second"] is None
 

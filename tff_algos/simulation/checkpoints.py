@@ -135,7 +135,7 @@ def check_config(
         raise ResumeError(
             f"{path} is not the configuration of a run: choose another --output_dir."
         ) from error
-    now = json.loads(json.dumps(hyperparameters))
+    now = json.loads(files.to_json(hyperparameters))
     changed = [
         f"--{name}: was {saved.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(saved.keys() | now.keys())

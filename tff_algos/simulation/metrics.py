@@ -1,6 +1,7 @@
 """Metrics of every round: their names, and the CSV and TensorBoard files."""
 
 import csv
+import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from tff_algos.simulation.errors import ResumeError
 
 ROUND = "round"
 SECONDS = "seconds"
+_NUM_EXAMPLES = "num_examples"
 # Parts of a learning process whose names tell a reader nothing.
 _DROPPED_PREFIXES = ("client_work/", "finalizer/")
 
@@ -39,6 +41,28 @@ def flatten_metrics(metrics: Any, prefix: str = "") -> dict[str, Any]:
                 full = full.removeprefix(dropped)
             flat[full] = value
     return flat
+
+
+def without_empty_means(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns metrics in which a mean over no examples is NaN, not zero.
+
+    Where no client reports, a model's metrics finalize to 0, which looks like the best
+    of all losses.
+
+    Args:
+      metrics: By flat name; those beside a `num_examples` of 0 have no mean.
+    """
+    empty = {
+        name.removesuffix(_NUM_EXAMPLES)
+        for name, value in metrics.items()
+        if name.endswith(f"/{_NUM_EXAMPLES}") and value == 0
+    }
+
+    def is_mean(name: str, value: Any) -> bool:
+        group = name[: name.rfind("/") + 1]
+        return group in empty and np.asarray(value).dtype.kind == "f"
+
+    return {n: math.nan if is_mean(n, v) else v for n, v in metrics.items()}
 
 
 class MetricsLog:
@@ -90,6 +114,9 @@ def read_rows(
     path: str | os.PathLike[str], required: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Returns the rows of a metrics file: numbers where they are, no blanks.
+
+    A blank is what was not measured in that round, `nan` what has no value: the mean
+    of nothing, or the outcome of arithmetic that overflowed.
 
     Args:
       path: The file.

@@ -48,6 +48,7 @@ from tff_algos.simulation.metrics import (
     MetricsLog,
     describe_missing,
     flatten_metrics,
+    without_empty_means,
 )
 from tff_algos.simulation.progress import Progress
 from tff_algos.simulation.stage import Stage
@@ -162,11 +163,15 @@ class RunResult:
       summary: What `summary.json` holds; None if the run was stopped.
       stopped_by: The signal that stopped it, or None.
       rounds_done: Rounds that are done and saved.
+      warning: One line on rounds and clients that were left out and why, or None.
+      learned_nothing: Whether every round was rejected; the model is the initial one.
     """
 
     summary: Mapping[str, Any] | None
     stopped_by: int | None
     rounds_done: int
+    warning: str | None = None
+    learned_nothing: bool = False
 
 
 @contextlib.contextmanager
@@ -230,6 +235,20 @@ class _Training:
             spec.attack,
             spec.options.client_dropout,
         )
+
+    def num_participations(self) -> int:
+        """Returns how many clients all rounds had, each as often as it took part."""
+        return sum(map(self._cohort_size, range(1, self.rounds_done + 1)))
+
+    def _cohort_size(self, round_num: int) -> int:
+        size = self._spec.stages[
+            _stage_of_round(self._spec.stages, round_num)
+        ].clients_per_round
+        if size is None:
+            return 1  # The one that holds the pooled examples.
+        # Sampling thousands of cohorts of a large population again takes seconds.
+        dropout = self._spec.options.client_dropout
+        return len(self._cohort_ids(round_num)) if dropout else size
 
     def _cohort_ids(self, round_num: int) -> list[str]:
         spec = self._spec
@@ -348,7 +367,7 @@ class _Training:
         self._state = output.state
         self.rounds_done = round_num
         row = {"stage": stage.name, SECONDS: round(seconds, 4)}
-        row |= flatten_metrics(output.metrics)
+        row |= without_empty_means(flatten_metrics(output.metrics))
         if before is not None:
             cohort = self._cohort_ids(round_num)
             row |= self._improvement(cohort, before, self.weights)
@@ -387,7 +406,9 @@ class _Training:
                         return
                     raise
                 if evaluate is not None and self._is_due(spec.options.rounds_per_eval):
-                    row |= flatten_metrics(evaluate(self.weights), "eval/")
+                    row |= without_empty_means(
+                        flatten_metrics(evaluate(self.weights), "eval/")
+                    )
                 with _naming_output_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     if self._is_due(spec.options.rounds_per_checkpoint):
@@ -493,15 +514,28 @@ def _write_results(
 ) -> RunResult:
     """Writes what a finished run leaves; `start` is when it began."""
     directory, rows = spec.output_dir, training.rows()
-    summary = results.summarize(
-        spec.task,
-        rows,
-        clients,
-        rounds=training.rounds_done,
-        wall_seconds=time.monotonic() - start,
-        peak_memory=training.peak_memory,
+    rejections = results.Rejections.of_rows(
+        rows, training.rounds_done, training.num_participations()
+    )
+    summary = files.to_plain(
+        results.summarize(
+            spec.task,
+            rows,
+            clients,
+            rejections,
+            wall_seconds=time.monotonic() - start,
+            peak_memory=training.peak_memory,
+        )
     )
     results.write_clients(directory / "per_client.csv", clients)
     plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
     files.write_json(directory / "summary.json", summary)
-    return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)
+    return RunResult(
+        summary=summary,
+        stopped_by=None,
+        rounds_done=training.rounds_done,
+        warning=rejections.describe(
+            spec.options.client_dropout, attacked=spec.attack is not None
+        ),
+        learned_nothing=rejections.all_rounds,
+    )
