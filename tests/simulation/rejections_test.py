@@ -21,7 +21,7 @@ COUNTS = {"num_non_finite_clients": 0, "num_rejected_rounds": 0}
 GOOD = COUNTS | {"train/num_examples": 30}
 SILENT = COUNTS | {"train/num_examples": 0, "num_rejected_rounds": 1}
 NON_FINITE = SILENT | {"num_non_finite_clients": 3}
-OVERFLOWN = GOOD | {"num_rejected_rounds": 1}
+OVERFLOWED = GOOD | {"num_rejected_rounds": 1}
 EXCLUDED_LATER = GOOD | {"aggregator/inner/num_non_finite_clients": 2}
 
 
@@ -61,7 +61,7 @@ NOT_FINITE = "client updates were not finite (the client learning rate may be to
             "no client reported in 1 round (they may have no training examples)",
         ),
         (
-            (GOOD, OVERFLOWN),
+            (GOOD, OVERFLOWED),
             {},
             "1 of 2 rounds rejected",
             "the aggregated update overflowed in 1 round (a learning rate may be too high)",

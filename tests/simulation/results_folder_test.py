@@ -246,6 +246,16 @@ def test_a_configuration_of_something_else_is_refused(folder, make_spec, held):
         runner.run(make_spec(folder))
 
 
+@pytest.mark.parametrize("left", ["metrics.csv", "checkpoints"])
+def test_results_without_a_configuration_are_not_overwritten(folder, make_spec, left):
+    for path in list(folder.iterdir()):
+        if path.name != left:
+            files.remove(path)
+    with pytest.raises(ResumeError, match=rf"holds {left} but no config.json: put"):
+        runner.run(make_spec(folder))
+    assert [path.name for path in folder.iterdir()] == [left]
+
+
 def test_a_configuration_without_rounds_is_of_another_run(folder, make_spec):
     config = '{"hyperparameters": {"algo": "test"}}'
     (folder / "config.json").write_text(config)

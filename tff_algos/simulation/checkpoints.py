@@ -124,10 +124,18 @@ def check_config(
 
     Raises:
       ResumeError: If the run in the folder had other hyperparameters, each of
-        which is named with both values, or its configuration cannot be read.
+        which is named with both values, or its configuration is missing or
+        cannot be read.
     """
     path = pathlib.Path(directory) / CONFIG_FILE
     if not path.exists():
+        # Whose rows and weights they are is unknown, and a run would overwrite them.
+        for name in ("metrics.csv", "checkpoints"):
+            if (path.parent / name).exists():
+                raise ResumeError(
+                    f"{directory} holds {name} but no {CONFIG_FILE}: put that file "
+                    "back, or choose another --output_dir."
+                )
         return False
     try:
         saved = dict(json.loads(path.read_text())["hyperparameters"])

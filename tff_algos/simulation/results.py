@@ -41,8 +41,8 @@ class Rejections:
       num_participations: Clients of all rounds, each as often as it took part.
       num_rejected: Rounds that left the model as it was.
       num_non_finite: Client updates that were left out as not finite.
-      num_silent: Rejected rounds in which no client reported, none of them for that.
-      num_overflown: Rejected rounds whose clients all reported finite updates.
+      num_silent: Rejected rounds in which no client reported an update.
+      num_overflowed: Rejected rounds in which every reported update was finite.
     """
 
     num_rounds: int
@@ -50,7 +50,7 @@ class Rejections:
     num_rejected: int
     num_non_finite: int
     num_silent: int
-    num_overflown: int
+    num_overflowed: int
 
     @classmethod
     def of_rows(
@@ -66,7 +66,7 @@ class Rejections:
             num_rejected=len(rejected),
             num_non_finite=sum(_count(row, _NON_FINITE) for row in rows),
             num_silent=len(silent),
-            num_overflown=len(finite) - len(silent),
+            num_overflowed=len(finite) - len(silent),
         )
 
     @property
@@ -101,9 +101,9 @@ class Rejections:
                 reason = f"--client_dropout={client_dropout:g} may be too high"
             silent = _rounds(self.num_silent)
             reasons.append(f"no client reported in {silent} ({reason})")
-        if self.num_overflown:
+        if self.num_overflowed:
             reasons.append(
-                f"the aggregated update overflowed in {_rounds(self.num_overflown)} (a "
+                f"the aggregated update overflowed in {_rounds(self.num_overflowed)} (a "
                 "learning rate may be too high)"
             )
         if not counts:
@@ -167,17 +167,14 @@ def summarize(
         "improved_clients": _mean(rows, "improved_clients"),
         "wall_seconds": round(wall_seconds, 2),
         "train_seconds": round(train_seconds, 2),
-        "rounds_per_second": _per_second(rows),
+        "rounds_per_second": (
+            # Very short rounds take 0.0 seconds each.
+            round(len(rows) / train_seconds, 4) if train_seconds else None
+        ),
         "peak_memory_mb": {
             name: round(held / 2**20) for name, held in peak_memory.items()
         },
     }
-
-
-def _per_second(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    # Very short rounds are 0.0 seconds each.
-    seconds = sum(row[SECONDS] for row in rows)
-    return round(len(rows) / seconds, 4) if seconds else None
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
