@@ -2,6 +2,10 @@
 
 python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list
+
+Exit status: 0 after a run; 1 if every round was rejected, so that the model is the
+initial one (the results are written); 2 for an error that the user can mend; 128 + n
+if signal n stopped the run, which goes on when it is started again.
 """
 
 import os
@@ -301,7 +305,9 @@ def _run() -> int:
         return 128 + result.stopped_by
     print(report.results_table(spec.title, result.summary))
     print(f"Results: {spec.output_dir}")
-    return 0
+    if result.warning is not None:
+        print(f"warning: {result.warning}", file=sys.stderr, flush=True)
+    return 1 if result.learned_nothing else 0
 
 
 def _exit_with(error: str) -> NoReturn:

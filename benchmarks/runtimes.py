@@ -15,7 +15,6 @@ Writes into --output_dir: tables.md, results.json, plots (PNG), logs/.
 """
 
 import datetime
-import json
 import pathlib
 import signal
 import sys
@@ -309,6 +308,10 @@ def _write_results(
     seconds: float,
 ) -> None:
     """Writes tables, JSON and plots, and prints the tables."""
+    # Not before the engines have ended: they would inherit what TFF's import sets in
+    # the environment.
+    from tff_algos.simulation import files
+
     described = machine.describe()
     all_results = [comparison.results() for comparison in comparisons]
     heading = (
@@ -342,7 +345,7 @@ def _write_results(
             for name, (_, curves) in growths.items()
         },
     }
-    (folder / "results.json").write_text(json.dumps(content, indent=1))
+    files.write_json(folder / "results.json", content)
     _draw(folder, all_results, growths)
     print(text)
     print(f"Written to {folder}.")

@@ -28,6 +28,7 @@ of its row's cells; the others go on, and the exit status is 1.
 import concurrent.futures
 import glob
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -308,7 +309,11 @@ def learning_curves(
     curves = {}
     for row, of_row in _by_row(outcomes).items():
         points = [
-            {line[ROUND]: line[ACCURACY] for line in results.rows if ACCURACY in line}
+            {
+                line[ROUND]: line[ACCURACY]
+                for line in results.rows
+                if not math.isnan(line.get(ACCURACY, math.nan))
+            }
             for results in of_row.values()
             if results is not None
         ]

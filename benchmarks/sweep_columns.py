@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from benchmarks.comparison import tables
+from tff_algos.simulation.errors import RunError
 from tff_algos.simulation.metrics import read_rows, rounds_to_target
 
 ACCURACY = "eval/accuracy"
@@ -42,7 +43,7 @@ class Results:
     rows: Sequence[Mapping[str, Any]]
 
     def series(self, metric: str, flag: str, value: str) -> list[float]:
-        """Returns a column of metrics.csv, in the order of rounds.
+        """Returns a column of metrics.csv, in the order of rounds, without NaN.
 
         Raises:
           SweepError: If there is none; names `--flag=value`.
@@ -54,15 +55,23 @@ class Results:
             }
             choices = f"one of {', '.join(sorted(numbers))} ({self.folder}/metrics.csv)"
             raise flag_error(flag, value, choices)
-        return found
+        return [number for number in found if not math.isnan(number)]
 
 
 def read_results(folder: pathlib.Path) -> Results:
-    """Reads what main.py wrote into a folder."""
+    """Reads what main.py wrote into a folder.
+
+    Raises:
+      SweepError: If somebody else wrote into it, too.
+    """
+    try:
+        rows = read_rows(folder / "metrics.csv")
+    except RunError as error:
+        raise SweepError(str(error)) from error
     summary = json.loads((folder / "summary.json").read_text())
     numbers = dict(_numbers(summary.get("personalization", {})))
     numbers |= _numbers(summary)
-    return Results(folder, numbers, read_rows(folder / "metrics.csv"))
+    return Results(folder, numbers, rows)
 
 
 def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float | None]]:
@@ -72,7 +81,8 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float | None]]:
         for name, inner in items:
             yield from _numbers(inner, f"{key}.{name}" if key else str(name))
     elif value is None or isinstance(value, (int, float)):
-        yield key, value
+        # Summaries that are older than null have NaN in its place.
+        yield key, None if value is None or math.isnan(value) else value
 
 
 @attrs.frozen(eq=False)
@@ -133,7 +143,17 @@ def parse_column(name: str) -> Column:
     statistic = _SERIES_COLUMNS[kind]
     if kind == "best" and argument.endswith("loss"):
         statistic = min
-    return Column(name, lambda r: statistic(r.series(argument, "columns", name)))
+    return Column(name, functools.partial(_series_value, name, argument, statistic))
+
+
+def _series_value(
+    name: str,
+    metric: str,
+    statistic: Callable[[Sequence[float]], float],
+    results: Results,
+) -> float | None:
+    values = results.series(metric, "columns", name)
+    return statistic(values) if values else None
 
 
 def _target(text: str) -> float:
@@ -146,8 +166,8 @@ def _target(text: str) -> float:
     return target
 
 
-def _seconds(results: Results) -> float:
-    return statistics.median(results.series("seconds", "columns", "seconds"))
+def _seconds(results: Results) -> float | None:
+    return _series_value("seconds", "seconds", statistics.median, results)
 
 
 def _rounds_to(name: str, target: float, results: Results) -> int | None:

@@ -140,7 +140,7 @@ def _runs_all(run: Run, arguments: argparse.Namespace) -> list[dict]:
 
 def _write(path: str, content: dict) -> None:
     partial = pathlib.Path(f"{path}.partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     os.replace(partial, path)
 
 

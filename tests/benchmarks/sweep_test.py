@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import pathlib
 import re
 import threading
@@ -126,6 +127,54 @@ def _cells(table):
 def test_columns_are_numbers_of_a_run(tmp_path, column, expected):
     value = sweep_columns.parse_column(column).value(_results(tmp_path))
     assert value == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("best:eval/accuracy", 0.3),
+        ("best:eval/loss", 0.7),
+        ("final:eval/accuracy", 0.2),
+        ("last:eval/accuracy", 0.3),
+        ("rounds_to:0.3", 15),
+        ("initial_accuracy", None),
+        ("accuracy_by_epoch.1", None),
+    ],
+)
+@pytest.mark.parametrize("absent", [None, math.nan])
+def test_numbers_that_are_absent_count_in_no_column(tmp_path, column, expected, absent):
+    summary = {
+        "personalization": {
+            "initial_accuracy": absent,
+            "accuracy_by_epoch": [0, absent],
+        }
+    }
+    results = _results(tmp_path, curve=(math.nan, 0.1, 0.3, math.nan), summary=summary)
+    value = sweep_columns.parse_column(column).value(results)
+    assert value == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("column", ["best:eval/loss", "final:eval/loss", "rounds_to:1"])
+def test_a_column_of_nan_has_no_value(tmp_path, column):
+    results = _results(tmp_path, curve=(math.nan,))
+    parsed = sweep_columns.parse_column(column)
+    assert parsed.value(results) is None
+    assert sweep_columns.format_cell(parsed, [parsed.value(results)]) == "-"
+
+
+def test_curves_leave_out_what_is_no_number(tmp_path):
+    results = _results(tmp_path, curve=(0.1, math.nan, 0.3))
+    run = sweep.Run(sweep.Row("a", ()), 0, tmp_path)
+    rounds, values = sweep.learning_curves({run: results})["a"]
+    assert list(rounds) == [5, 15] and values.tolist() == [[0.1, 0.3]]
+
+
+def test_an_edited_metrics_file_is_an_error_that_names_it(tmp_path):
+    _write_run(tmp_path)
+    with open(tmp_path / "metrics.csv", "a") as file:
+        file.write("3,fedavg\n")
+    with pytest.raises(SweepError, match=r"metrics.csv cannot be read: line 27 has 2"):
+        sweep_columns.read_results(tmp_path)
 
 
 def test_the_final_value_is_the_mean_of_the_last_ten_evaluations(tmp_path):

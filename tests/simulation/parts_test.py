@@ -1,6 +1,8 @@
 """The small parts of a run: cohorts, files, metrics, progress."""
 
 import io
+import json
+import math
 
 import numpy as np
 import pytest
@@ -99,6 +101,60 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_json_has_null_where_there_is_no_number(tmp_path):
+    value = {
+        "nan": math.nan,
+        "scalar": np.float32("inf"),
+        "array": np.array([1.0, -np.inf]),
+        "tuple": (math.inf, {"deep": np.float64("nan")}),
+        "kept": [0.5, 3, True, None, "nan"],
+    }
+    files.write_json(tmp_path / "value.json", value)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (tmp_path / "value.json").read_text()
+    assert json.loads(text, parse_constant=refuse) == {
+        "nan": None,
+        "scalar": None,
+        "array": [1.0, None],
+        "tuple": [None, {"deep": None}],
+        "kept": [0.5, 3, True, None, "nan"],
+    }
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        files.write_json(tmp_path / "value.json", {"of no type": object()})
+    assert (tmp_path / "value.json").read_text() == text
+
+
+def test_a_mean_over_no_examples_is_no_number():
+    of_nobody = {
+        "train/loss": np.float32(0.0),
+        "train/accuracy": 0.0,
+        "train/num_examples": 0,
+        "train/num_batches": np.int64(0),
+        "eval/loss": 0.0,
+        "eval/num_examples": 7,
+        "update_norm": 0.0,
+        "stage": "fedavg",
+    }
+    found = metrics.without_empty_means(of_nobody)
+    assert math.isnan(found.pop("train/loss"))
+    assert math.isnan(found.pop("train/accuracy"))
+    del of_nobody["train/loss"], of_nobody["train/accuracy"]
+    assert found == of_nobody
+    of_somebody = {"train/loss": 0.0, "train/num_examples": 1}
+    assert metrics.without_empty_means(of_somebody) == of_somebody
+
+
+def test_a_mean_over_no_examples_is_written_and_read_as_no_number(tmp_path):
+    log = metrics.MetricsLog(tmp_path)
+    log.write(1, {"train/loss": math.nan})
+    (row,) = metrics.read_rows(log.path)
+    assert log.path.read_text().splitlines() == ["round,train/loss", "1,nan"]
+    assert math.isnan(row["train/loss"])
+
+
 def test_metrics_are_flat_scalars_without_the_names_of_process_parts():
     nested = {
         "distributor": (),
@@ -149,6 +205,32 @@ def test_progress_without_a_terminal_is_one_line_per_step():
     assert first.startswith("fedavg: round 5/10  loss 1.2500  ")
     assert second.startswith("fedavg: round 7/10  held-out accuracy 0.5000  ")
     assert "rounds/s" in first and "ETA 0:0" in first
+
+
+@pytest.mark.parametrize(
+    ("excluded", "note"),
+    [(0, "no loss: no client reported"), (3, "no loss: every update was excluded")],
+)
+def test_progress_says_why_there_is_no_loss(excluded, note):
+    stream = io.StringIO()
+    row = {
+        "train/loss": math.nan,
+        "train/accuracy": math.nan,
+        "train/num_examples": 0,
+        "num_non_finite_clients": excluded,
+        "eval/accuracy": 0.5,
+    }
+    with Progress(3, stream=stream) as progress:
+        progress.advance("fedavg", row)
+    expected = f"fedavg: round 1/3  {note}  held-out accuracy 0.5000  "
+    assert stream.getvalue().startswith(expected)
+
+
+def test_a_loss_that_overflowed_is_shown():
+    stream = io.StringIO()
+    with Progress(1, stream=stream) as progress:
+        progress.advance("fedavg", {"train/loss": math.nan, "train/num_examples": 5})
+    assert "loss nan" in stream.getvalue()
 
 
 def test_progress_on_a_terminal_is_a_bar():

@@ -74,6 +74,19 @@ def test_the_largest_dots_hardly_overlap(figures, tmp_path):
     assert inches.min() / 2 < width < 1.5 * inches.max()
 
 
+def test_a_round_without_a_loss_is_a_gap(figures, tmp_path):
+    losses = [1.0, np.nan, 0.5, 0.25]
+    rows = [
+        {"round": number, "stage": "fedavg", "train/loss": loss}
+        for number, loss in enumerate(losses, 1)
+    ]
+    plots.draw_all(rows, [], "title", tmp_path)
+    line = figures["learning_curves.png"].axes[0].lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), losses)
+    # The first point is no line, hence it must be marked.
+    assert line.get_marker() == "o"
+
+
 def test_a_picture_is_written_where_labels_are_classes(tmp_path):
     assert tiny_task.make().train_labels is None
     plots.draw_all([], [], "title", tmp_path / "none", task=tiny_task.make())

@@ -9,7 +9,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -49,7 +48,7 @@ class Checkpoints:
         self._directory = pathlib.Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         for leftover in self._directory.glob(f"{_PREFIX}*_temp*"):
-            shutil.rmtree(leftover)
+            files.remove(leftover)
         self._manager = tff.program.FileProgramStateManager(
             self._directory, prefix=_PREFIX, keep_total=keep, keep_first=False
         )
@@ -92,7 +91,7 @@ class Checkpoints:
         except Exception as error:  # the reader raises whatever its parsers do
             raise ResumeError(
                 f"checkpoint {path} cannot be read ({type(error).__name__}): delete "
-                "that folder to go on from the checkpoint before it."
+                "it to go on from the checkpoint before it."
             ) from error
         state_size = len(tf.nest.flatten(like))
         found = [np.asarray(value) for value in flat]
@@ -125,21 +124,31 @@ def check_config(
 
     Raises:
       ResumeError: If the run in the folder had other hyperparameters, each of
-        which is named with both values, or its configuration cannot be read.
+        which is named with both values, or its configuration is missing or
+        cannot be read.
     """
     path = pathlib.Path(directory) / CONFIG_FILE
     if not path.exists():
+        # Whose rows and weights they are is unknown, and a run would overwrite them.
+        for name in ("metrics.csv", "checkpoints"):
+            if (path.parent / name).exists():
+                raise ResumeError(
+                    f"{directory} holds {name} but no {CONFIG_FILE}: put that file "
+                    "back, or choose another --output_dir."
+                )
         return False
     try:
-        saved = json.loads(path.read_text())["hyperparameters"]
+        saved = dict(json.loads(path.read_text())["hyperparameters"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ResumeError(f"{path} is not the configuration of a run.") from error
-    now = json.loads(json.dumps(hyperparameters))
+        raise ResumeError(
+            f"{path} is not the configuration of a run: choose another --output_dir."
+        ) from error
+    now = json.loads(files.to_json(hyperparameters))
     changed = [
         f"--{name}: was {saved.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(saved.keys() | now.keys())
         if saved.get(name) != now.get(name)
-        and not (name == may_grow and now[name] > saved[name])
+        and not (name == may_grow and _has_grown(saved.get(name), now.get(name)))
     ]
     if changed:
         raise ResumeError(
@@ -147,6 +156,10 @@ def check_config(
             f"({'; '.join(changed)}): choose another --output_dir."
         )
     return True
+
+
+def _has_grown(before: Any, now: Any) -> bool:
+    return isinstance(before, int) and isinstance(now, int) and now > before
 
 
 def write_config(directory: str | os.PathLike[str], config: Mapping[str, Any]) -> None:

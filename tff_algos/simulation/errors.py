@@ -15,3 +15,7 @@ class ResumeError(RunError):
 
 class OutputError(RunError):
     """The output folder cannot be written."""
+
+
+class FolderInUseError(RunError):
+    """Another run writes to the output folder."""

@@ -40,7 +40,9 @@ def plot_learning_curves(
             ("eval", "held-out examples, server's model"),
         ):
             rounds, values = _series(rows, f"{kind}/{metric}")
-            marker = "o" if kind == "eval" or len(rounds) == 1 else None
+            # A point between two gaps is no line.
+            alone = len(rounds) == 1 or not np.all(np.isfinite(values))
+            marker = "o" if kind == "eval" or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
         axis.set_xlabel("round")
         axis.set_ylabel(metric)

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -60,11 +61,16 @@ class Progress:
         shown = {
             label: f"{float(metrics[name]):.4f}"
             for name, label in _SHOWN.items()
-            if name in metrics
+            if name in metrics and not _is_empty_mean(name, metrics)
         }
+        note = ""
+        if _is_empty_mean("train/loss", metrics):
+            excluded = metrics.get("num_non_finite_clients", 0) > 0
+            note = "no loss: "
+            note += "every update was excluded" if excluded else "no client reported"
         if self._bar is not None:
             self._bar.set_description(title)
-            self._bar.set_postfix(shown)
+            self._bar.set_postfix({"note": note, **shown} if note else shown)
             self._bar.update(steps)
             return
         elapsed = time.monotonic() - self._start
@@ -72,11 +78,20 @@ class Progress:
         remaining = (self._total - self._done) / rate
         words = [
             f"{title}: {self._unit} {self._done}/{self._total}",
+            *filter(None, [note]),
             *(f"{label} {value}" for label, value in shown.items()),
             f"{rate:.3g} {self._unit}s/s",
             f"ETA {_clock(remaining)}",
         ]
         print("  ".join(words), file=self._stream, flush=True)
+
+
+def _is_empty_mean(name: str, metrics: Mapping[str, Any]) -> bool:
+    """Returns whether a metric has no value since there was nothing to average."""
+    group = name.rpartition("/")[0]
+    return metrics.get(f"{group}/num_examples") == 0 and math.isnan(
+        metrics.get(name, 0)
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -10,6 +10,12 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
 
 
+def _metric(name: str, value: float | None) -> str:
+    if value is None:
+        return "none"
+    return _percent(value) if name.endswith("accuracy") else f"{value:.4f}"
+
+
 def text_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Returns rows of words as aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -27,9 +33,7 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
         ("eval/accuracy", "held-out accuracy, all examples"),
     ):
         if name in final:
-            value = float(final[name])
-            shown = _percent(value) if name.endswith("accuracy") else f"{value:.4f}"
-            rows.append((label, shown))
+            rows.append((label, _metric(name, final[name])))
     people = summary["personalization"]
     if people["num_clients"]:
         clients = f"{people['num_clients']} of {summary['evaluation_clients']}"
@@ -53,8 +57,18 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     if summary["improved_clients"] is not None:
         share = _percent(summary["improved_clients"])
         rows.append(("clients no worse off, mean over rounds", share))
+    of = {
+        "num_rejected_rounds": ("rounds rejected", summary["rounds"]),
+        "num_non_finite_clients": (
+            "client updates excluded, not finite",
+            summary["participations"],
+        ),
+    }
     for name, count in summary["excluded"].items():
-        if count:
+        if count and name in of:
+            label, total = of[name]
+            rows.append((label, f"{count} of {total}"))
+        elif count:
             rows.append((name.replace("_", " "), str(count)))
     if summary["rounds_per_second"]:
         rows.append(("rounds per second", f"{summary['rounds_per_second']:.3g}"))

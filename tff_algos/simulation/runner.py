@@ -7,6 +7,7 @@ import contextlib
 import functools
 import pathlib
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -38,9 +39,17 @@ from tff_algos.simulation import (
     files,
     plots,
     results,
+    results_folder,
 )
 from tff_algos.simulation.errors import OutputError, ResumeError
-from tff_algos.simulation.metrics import MetricsLog, flatten_metrics, read_rows
+from tff_algos.simulation.metrics import (
+    ROUND,
+    SECONDS,
+    MetricsLog,
+    describe_missing,
+    flatten_metrics,
+    without_empty_means,
+)
 from tff_algos.simulation.progress import Progress
 from tff_algos.simulation.stage import Stage
 from tff_algos.simulation.stopping import StopOnSignal
@@ -154,11 +163,15 @@ class RunResult:
       summary: What `summary.json` holds; None if the run was stopped.
       stopped_by: The signal that stopped it, or None.
       rounds_done: Rounds that are done and saved.
+      warning: One line on rounds and clients that were left out and why, or None.
+      learned_nothing: Whether every round was rejected; the model is the initial one.
     """
 
     summary: Mapping[str, Any] | None
     stopped_by: int | None
     rounds_done: int
+    warning: str | None = None
+    learned_nothing: bool = False
 
 
 @contextlib.contextmanager
@@ -172,6 +185,8 @@ def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
             reason = error.message.partition("\n")[0].rpartition("}} ")[2]
         else:
             reason = error.strerror or str(error)
+            if error.filename is not None:
+                reason = f"{error.filename}: {reason}"
         raise OutputError(
             f"--output_dir={directory} cannot be written: {reason}. What was saved "
             "before is whole; run again to resume once that is mended."
@@ -195,10 +210,11 @@ class _Training:
         self._spec = spec
         self._stop = stop
         with _naming_output_errors(spec.output_dir):
-            self._log = MetricsLog(spec.output_dir)
+            self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
             self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
         self._memory = None
         self.rounds_done, self._stage_index, self._state = self._restore()
+        self._check_rows()
         self._saved = self.rounds_done
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
@@ -219,6 +235,20 @@ class _Training:
             spec.attack,
             spec.options.client_dropout,
         )
+
+    def num_participations(self) -> int:
+        """Returns how many clients all rounds had, each as often as it took part."""
+        return sum(map(self._cohort_size, range(1, self.rounds_done + 1)))
+
+    def _cohort_size(self, round_num: int) -> int:
+        size = self._spec.stages[
+            _stage_of_round(self._spec.stages, round_num)
+        ].clients_per_round
+        if size is None:
+            return 1  # The one that holds the pooled examples.
+        # Sampling thousands of cohorts of a large population again takes seconds.
+        dropout = self._spec.options.client_dropout
+        return len(self._cohort_ids(round_num)) if dropout else size
 
     def _cohort_ids(self, round_num: int) -> list[str]:
         spec = self._spec
@@ -256,6 +286,23 @@ class _Training:
             return rounds_done, index, self._load(rounds_done, index)
         self._make_memory(0)
         return 0, 0, stages[0].process.initialize()
+
+    def _check_rows(self) -> None:
+        """Compares the rows that are there with the rounds that are done."""
+        rows = self.rows()
+        if rows and rows[-1][ROUND] > self._spec.total_rounds:
+            raise ResumeError(
+                f"{self._log.path} has a row of round {rows[-1][ROUND]}, beyond "
+                f"--total_rounds={self._spec.total_rounds}: remove it."
+            )
+        missing = describe_missing(rows, self.rounds_done, self._spec.total_rounds)
+        if missing is not None:
+            print(f"warning: {self._log.path} {missing}", file=sys.stderr, flush=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of `metrics.csv`."""
+        with _naming_output_errors(self._spec.output_dir):
+            return self._log.rows()
 
     def _make_memory(self, stage_index: int) -> None:
         """Makes the clients' memory of a stage, if its clients remember anything."""
@@ -319,8 +366,8 @@ class _Training:
         seconds = time.monotonic() - start
         self._state = output.state
         self.rounds_done = round_num
-        row = {"stage": stage.name, "seconds": round(seconds, 4)}
-        row |= flatten_metrics(output.metrics)
+        row = {"stage": stage.name, SECONDS: round(seconds, 4)}
+        row |= without_empty_means(flatten_metrics(output.metrics))
         if before is not None:
             cohort = self._cohort_ids(round_num)
             row |= self._improvement(cohort, before, self.weights)
@@ -359,7 +406,9 @@ class _Training:
                         return
                     raise
                 if evaluate is not None and self._is_due(spec.options.rounds_per_eval):
-                    row |= flatten_metrics(evaluate(self.weights), "eval/")
+                    row |= without_empty_means(
+                        flatten_metrics(evaluate(self.weights), "eval/")
+                    )
                 with _naming_output_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     if self._is_due(spec.options.rounds_per_checkpoint):
@@ -411,32 +460,24 @@ def run(spec: RunSpec) -> RunResult:
       ResumeError: If `output_dir` holds another run, a broken one, or one that
         must not be resumed.
       OutputError: If `output_dir` cannot be written.
+      FolderInUseError: If another run writes to `output_dir`.
       CohortSizeError: If a cohort is larger than the training clients.
     """
     start = time.monotonic()
-    directory = spec.output_dir
     for stage in spec.stages:
         if stage.clients_per_round is not None:
             cohorts.check_cohort_size(
                 spec.task.train_client_ids, stage.clients_per_round
             )
-    may_grow = "total_rounds" if len(spec.stages) == 1 else None
-    held = checkpoints.check_config(directory, spec.hyperparameters, may_grow)
-    if held and not spec.resume:
-        raise ResumeError(
-            f"{directory} holds a run and --noresume was given: choose another "
-            "--output_dir."
-        )
-    with _naming_output_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        checkpoints.write_config(
-            directory, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
-        )
-    with StopOnSignal() as stop:
+    with contextlib.ExitStack() as stack:
+        with _naming_output_errors(spec.output_dir):
+            stack.enter_context(results_folder.opened(spec.output_dir))
+            _write_config(spec)
+        stop = stack.enter_context(StopOnSignal())
         training = _Training(spec, stop)
         with contextlib.closing(training):
             training.run()
-        with _naming_output_errors(directory):
+        with _naming_output_errors(spec.output_dir):
             training.save()
         clients = None
         if stop.received is None:
@@ -447,16 +488,54 @@ def run(spec: RunSpec) -> RunResult:
                 stopped_by=stop.received,
                 rounds_done=training.rounds_done,
             )
-        with _naming_output_errors(directory):
-            rows = read_rows(directory / "metrics.csv")
-            summary = results.summarize(
-                spec.task,
-                rows,
-                clients,
-                wall_seconds=time.monotonic() - start,
-                peak_memory=training.peak_memory,
-            )
-            results.write_clients(directory / "per_client.csv", clients)
-            plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
-            files.write_json(directory / "summary.json", summary)
-    return RunResult(summary=summary, stopped_by=None, rounds_done=training.rounds_done)
+        with _naming_output_errors(spec.output_dir):
+            return _write_results(spec, training, clients, start)
+
+
+def _write_config(spec: RunSpec) -> None:
+    """Writes the configuration into a folder that holds none, or that of this run."""
+    may_grow = "total_rounds" if len(spec.stages) == 1 else None
+    held = checkpoints.check_config(spec.output_dir, spec.hyperparameters, may_grow)
+    if held and not spec.resume:
+        raise ResumeError(
+            f"{spec.output_dir} holds a run and --noresume was given: choose another "
+            "--output_dir."
+        )
+    checkpoints.write_config(
+        spec.output_dir, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
+    )
+
+
+def _write_results(
+    spec: RunSpec,
+    training: _Training,
+    clients: Sequence[evaluation.ClientResult],
+    start: float,
+) -> RunResult:
+    """Writes what a finished run leaves; `start` is when it began."""
+    directory, rows = spec.output_dir, training.rows()
+    rejections = results.Rejections.of_rows(
+        rows, training.rounds_done, training.num_participations()
+    )
+    summary = files.to_plain(
+        results.summarize(
+            spec.task,
+            rows,
+            clients,
+            rejections,
+            wall_seconds=time.monotonic() - start,
+            peak_memory=training.peak_memory,
+        )
+    )
+    results.write_clients(directory / "per_client.csv", clients)
+    plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
+    files.write_json(directory / "summary.json", summary)
+    return RunResult(
+        summary=summary,
+        stopped_by=None,
+        rounds_done=training.rounds_done,
+        warning=rejections.describe(
+            spec.options.client_dropout, attacked=spec.attack is not None
+        ),
+        learned_nothing=rejections.all_rounds,
+    )
