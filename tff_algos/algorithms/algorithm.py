@@ -1,5 +1,6 @@
 """What an algorithm is to the command line, and what all algorithms share."""
 
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -331,7 +332,8 @@ def momentum_optimizer_from(
 
 def check_num_clients(num_clients: int) -> None:
     """Raises `HyperparameterError` for a number of clients that there cannot be."""
-    if type(num_clients) is not int or num_clients not in AT_LEAST_ONE:
+    is_integer = isinstance(num_clients, numbers.Integral)
+    if not is_integer or isinstance(num_clients, bool) or num_clients < 1:
         raise HyperparameterError(
             "num_clients", num_clients, f"an integer {AT_LEAST_ONE}"
         )
