@@ -5,12 +5,17 @@
 
 import pathlib
 import re
+import shlex
+
+import pytest
 
 import tasks
+from tests.command_line import SMALL, run_apart
 from tff_algos import registry
 from tff_algos.simulation import report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"
+_PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]
 _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -28,6 +33,50 @@ def test_every_file_that_it_names_is_there():
     assert len(names) >= 4
     for name in names:
         assert (_README.parent / name).exists(), name
+
+
+def _commands() -> list[str]:
+    """Every call of main.py that stands on a line of its own, whole."""
+    text = "\n".join(page.read_text() for page in _PAGES)
+    calls = re.compile(r"^\S*python main\.py ([^`]*)$", re.MULTILINE)
+    found = calls.findall(text.replace("\\\n", ""))
+    return list(dict.fromkeys(" ".join(call.split()) for call in found))
+
+
+def _shortened(command: str) -> list[str]:
+    """Returns the arguments of a call, and those that make it short."""
+    by_stage = "reptile" in command
+    short = [flag for flag in SMALL if not (by_stage and "total_rounds" in flag)]
+    if by_stage:
+        short += ["--pretrain_rounds=1", "--finetune_rounds=1"]
+    return [*shlex.split(command), *short, "--max_elements_per_client=20"]
+
+
+# Where an attack has to fit the cohort; the others repeat what other tests run.
+_FAST = ("--attack",)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            command,
+            marks=() if any(f in command for f in _FAST) else pytest.mark.slow,
+        )
+        for command in _commands()
+    ],
+)
+def test_every_command_runs(tmp_path, command):
+    run = tmp_path / "run"
+    done = run_apart(tmp_path, *_shortened(command), f"--output_dir={run}")
+    assert done.status == 0, done.err
+    assert (run / "summary.json").exists()
+
+
+def test_the_commands_are_found():
+    commands = _commands()
+    assert len(commands) >= 4
+    assert any("--nomalicious_every_round" in command for command in commands)
 
 
 if __name__ == "__main__":
