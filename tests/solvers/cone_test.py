@@ -553,7 +553,7 @@ def test_rounding_errors_of_float32_are_no_reason_to_give_up(size):
 
 
 @pytest.mark.parametrize("violation", [5e-4, 2e-3])
-def test_a_search_that_ends_early_says_so(monkeypatch, violation):
+def test_a_search_that_ends_early_says_so(monkeypatch, untraced, violation):
     monkeypatch.setattr(cone, "_MAX_STEPS_PER_ROW", 0)
     solution = cone.solve(np.eye(1), [-violation], 1.0)
     np.testing.assert_allclose(solution.residual, violation, rtol=1e-12)

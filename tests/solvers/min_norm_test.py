@@ -386,7 +386,7 @@ def test_arguments_that_are_not_finite_are_not_accepted(value, argument):
 
 
 @pytest.mark.parametrize("shift", [4e-7, 6e-7])
-def test_a_search_that_ends_early_says_so(monkeypatch, shift):
+def test_a_search_that_ends_early_says_so(monkeypatch, untraced, shift):
     monkeypatch.setattr(min_norm, "_MAX_PIVOTS", 0)
     monkeypatch.setattr(min_norm, "_MAX_INTERIOR_STEPS", 0)
     # <g_i, d> = start for two orthonormal rows: the gap is start_0 - 1/2 + O(shift^2),
@@ -425,7 +425,9 @@ def test_300_rows_whose_norms_span_decades(family, decades, radius):
 
 
 @pytest.mark.parametrize("decades", [0, 5, 12])
-def test_the_interior_point_method_finds_what_pivots_find(monkeypatch, decades):
+def test_the_interior_point_method_finds_what_pivots_find(
+    monkeypatch, untraced, decades
+):
     rng = np.random.default_rng(3)
     rows = unit(rng.normal(size=(40, 60))) * 10 ** -rng.uniform(
         0, decades, size=(40, 1)

@@ -127,7 +127,9 @@ def solve(
       ValueError: If the shapes do not fit together, as far as they are known.
     """
     problem = _normalise(gram, products, squared_norm, margin, present)
-    return _solution(problem, *_active_set(_make_convex(problem)))
+    multipliers, iterations = _traced_active_set(problem)
+    multipliers.set_shape(problem.slopes.shape)
+    return _solution(problem, multipliers, iterations)
 
 
 def solve_few(
@@ -302,6 +304,27 @@ class _Iterate(NamedTuple):
     gradient: tf.Tensor
     free: tf.Tensor
     settled: tf.Tensor
+
+
+_SCALAR = tf.TensorSpec([], tf.bool)
+_VECTOR = tf.TensorSpec([None], tf.float64)
+
+
+# Traced once: its many ops would take long in every computation that solves.
+@tf.function(
+    input_signature=[
+        _Problem(
+            gram=tf.TensorSpec([None, None], tf.float64),
+            slopes=_VECTOR,
+            units=_VECTOR,
+            finite=_SCALAR,
+            dropped_rows=tf.TensorSpec([], tf.int32),
+        )
+    ],
+    autograph=False,
+)
+def _traced_active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
+    return _active_set(_make_convex(problem))
 
 
 def _active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:

@@ -120,6 +120,20 @@ def solve(
         tf.cast(tensor, tf.float64) for tensor in (gram, lower, upper, start)
     )
     _check_shapes(gram, lower, upper, start)
+    solution = _solve(gram, lower, upper, start)
+    solution.weights.set_shape(start.shape)
+    return solution
+
+
+_VECTOR = tf.TensorSpec([None], tf.float64)
+_MATRIX = tf.TensorSpec([None, None], tf.float64)
+
+
+# Traced once: its many ops would take seconds in every computation that solves.
+@tf.function(input_signature=[_MATRIX, _VECTOR, _VECTOR, _VECTOR], autograph=False)
+def _solve(
+    gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor, start: tf.Tensor
+) -> MinNormSolution:
     takes_part = tf.not_equal(lower, 0) | tf.not_equal(upper, 0)
     gram = _restrict(gram, takes_part)
     finite = tf.reduce_all(
