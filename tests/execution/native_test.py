@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import pathlib
 import signal
@@ -10,11 +11,13 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent import futures
 
 import numpy as np
 import psutil
 import pytest
 
+from tests.execution import equivalence
 from tff_algos import compat  # noqa: F401
 from tff_algos.execution import native
 from tff_algos.execution import worker as worker_lib
@@ -245,6 +248,43 @@ def test_closed_context_says_so():
         _assert_gone(pid)
         with pytest.raises(native.NativeContextClosedError):
             _double(1.0)
+
+
+def _num_call_threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("tff_calls")
+
+
+def test_contexts_leave_no_descriptors_and_no_threads():
+    def open_and_close():
+        with native.native_context():
+            assert _double(1.5) == 3.0
+
+    open_and_close()
+    threads, descriptors = _num_call_threads(), psutil.Process().num_fds()
+    for _ in range(4):
+        open_and_close()
+        assert _num_call_threads() == threads
+    dropped = [native.NativeContext() for _ in range(4)]
+    assert _num_call_threads() == threads + 4
+    dropped.clear()
+    gc.collect()
+    assert _num_call_threads() == threads
+    # gRPC closes its four a little later; each context left three.
+    assert psutil.Process().num_fds() <= descriptors + 4
+
+
+def test_a_call_that_runs_when_its_context_is_closed_is_an_error():
+    context = native.NativeContext()
+    with futures.ThreadPoolExecutor(1) as thread:
+        call = thread.submit(equivalence.call, context, _endless, 0.0)
+        while context.worker_pid is None:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        context.close()
+        with pytest.raises(worker_lib.NativeRuntimeError):
+            call.result(timeout=10)
+    with pytest.raises(native.NativeContextClosedError, match="was closed"):
+        equivalence.call(context, _double, 1.0)
 
 
 def test_a_fork_does_not_end_the_worker(tmp_path):

@@ -12,7 +12,7 @@ tensor is meant, so they vanish.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -192,14 +192,16 @@ def _flat(value: Any, block: Any) -> list[Port]:
 
 def _pack(ports: Sequence[Port], type_spec: tff.Type) -> Any:
     """Returns the value of an unplaced type whose tensors these are."""
-    remaining = iter(ports)
+    return _pack_next(iter(ports), type_spec)
 
-    def pack(spec: tff.Type) -> Any:
-        if isinstance(spec, tff.StructType):
-            return tuple(pack(element) for _, element in structure.to_elements(spec))
+
+def _pack_next(remaining: Iterator[Port], type_spec: tff.Type) -> Any:
+    # Not a function in `_pack` that calls itself: that is a reference cycle, and would
+    # hold the ports, and so all leaves, until Python's garbage collector comes by.
+    if not isinstance(type_spec, tff.StructType):
         return next(remaining)
-
-    return pack(type_spec)
+    elements = structure.to_elements(type_spec)
+    return tuple(_pack_next(remaining, element) for _, element in elements)
 
 
 def _shortened(block: Any) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import func_graph
 
 from tff_algos.execution import leaves as leaves_lib
 from tff_algos.execution import sequences, types
@@ -86,11 +88,22 @@ def accumulate_each(
 
 
 def concrete_function(
-    function: Function, inputs: Sequence[Port]
+    function: Function, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces a function of one tensor per port."""
-    traced = tf.function(function, autograph=False)
-    return traced.get_concrete_function(*_specs(inputs))
+    """Traces a function of one tensor per spec; its graph goes with it."""
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    weakref.finalize(traced, _dismantle, traced.graph).atexit = False
+    return traced
+
+
+def _dismantle(graph: func_graph.FuncGraph) -> None:
+    """Breaks the reference cycles of a graph whose function is gone.
+
+    Its constants, which may be a model's weights, would stay until Python's garbage
+    collector comes by, which counts objects and no bytes.
+    """
+    func_graph.dismantle_func_graph(graph)
+    graph.inputs = graph.outputs = graph.structured_outputs = None
 
 
 def _specs(ports: Sequence[Port]) -> list[tf.TensorSpec]:
@@ -107,7 +120,7 @@ def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
     Returns:
       The traced function, to be called with tensors alone.
     """
-    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    traced = concrete_function(function, specs)
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         with _no_temporary_variables():

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import tree
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -38,8 +39,9 @@ from tff_algos.execution import (
 )
 from tff_algos.execution.program import Program
 
-# Plans of computations that were not called for long are made again if they are.
-_MAX_PLANS = 256
+# Programs that are kept for computations that are gone, in case equal ones come: some
+# megabytes each, and several times the weights that are constants of a computation.
+_MAX_LATEST_PROGRAMS = 8
 
 
 class InProcessContext(tff.framework.SyncContext):
@@ -206,30 +208,37 @@ def _transform_argument(arg: Any) -> Any:
 
 
 class _ProgramCache:
-    """Programs, made once for each computation, and for computations equal to it."""
+    """Programs, made once for each computation, and for computations equal to it.
+
+    A program lives as long as a computation that it was made for, and no longer unless
+    it is among the last that were asked for by a computation not seen before.
+    """
 
     def __init__(self, compile_program: Callable[..., Program]):
         self._compile = compile_program
-        self._by_object: dict[int, tuple[weakref.ref, Program]] = {}
-        self._by_value: collections.OrderedDict[bytes, Program]
-        self._by_value = collections.OrderedDict()
+        self._by_object: dict[tuple[int, ...], _Known] = {}
+        self._by_value: weakref.WeakValueDictionary[bytes, Program]
+        self._by_value = weakref.WeakValueDictionary()
+        self._latest: collections.OrderedDict[bytes, Program]
+        self._latest = collections.OrderedDict()
         self._lock = threading.RLock()
 
     def get(self, comp: Any, functions: Sequence[Any]) -> Program:
         """Returns the program of a computation and its functional arguments."""
+        computations = (comp, *functions)
+        key = tuple(map(id, computations))
         # One at a time: whoever asks for a program that is being made waits for it.
         with self._lock:
-            if functions:
-                return self._get_by_value(comp, functions)
-            reference, program = self._by_object.get(id(comp), (None, None))
-            if reference is None or reference() is not comp:
+            known = self._by_object.get(key)
+            if known is None or not known.is_of(computations):
                 program = self._get_by_value(comp, functions)
-                forget = functools.partial(self._by_object.pop, id(comp), None)
-                self._by_object[id(comp)] = (
-                    weakref.ref(comp, lambda _: forget()),
-                    program,
-                )
-            return program
+                # Nothing that they hold refers to this cache, which may go first.
+                forget = functools.partial(self._by_object.pop, key, None)
+                references = [
+                    weakref.ref(each, lambda _: forget()) for each in computations
+                ]
+                known = self._by_object[key] = _Known(references, program)
+            return known.program
 
     def _get_by_value(self, comp: Any, functions: Sequence[Any]) -> Program:
         digest = hashlib.sha256()
@@ -237,9 +246,26 @@ class _ProgramCache:
             proto = tff.framework.serialize_computation(computation)
             digest.update(proto.SerializeToString(deterministic=True))
         key = digest.digest()
-        if key not in self._by_value:
-            self._by_value[key] = self._compile(comp, functions)
-            if len(self._by_value) > _MAX_PLANS:
-                self._by_value.popitem(last=False)
-        self._by_value.move_to_end(key)
-        return self._by_value[key]
+        program = self._by_value.get(key)
+        if program is None:
+            program = self._by_value[key] = self._compile(comp, functions)
+        self._latest[key] = program
+        self._latest.move_to_end(key)
+        if len(self._latest) > _MAX_LATEST_PROGRAMS:
+            self._latest.popitem(last=False)
+        return program
+
+
+@attrs.frozen(eq=False)
+class _Known:
+    """The program of computations that may have gone meanwhile."""
+
+    references: Sequence[weakref.ref]
+    program: Program
+
+    def is_of(self, computations: Sequence[Any]) -> bool:
+        """Whether it is of these very objects, not of some that had their ids."""
+        return all(
+            reference() is each
+            for reference, each in zip(self.references, computations, strict=True)
+        )

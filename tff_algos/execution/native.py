@@ -20,6 +20,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow_federated as tff
 
+from tff_algos.execution import call_loop
 from tff_algos.execution import worker as worker_lib
 
 _CHANNEL_OPTIONS = (
@@ -32,12 +33,15 @@ _CHANNEL_OPTIONS = (
 # The kernel reports a dead process a little later than its broken connection.
 _DEATH_SECONDS = 2.0
 
+_CLOSED = "This native context was closed: call set_native_context() again."
+_CLOSED_MEANWHILE = "This native context was closed during a computation."
+
 
 class NativeContextClosedError(worker_lib.NativeRuntimeError):
     """The context was closed and cannot run computations any more."""
 
 
-class NativeContext(tff.framework.SyncExecutionContext):
+class NativeContext(tff.framework.SyncContext):
     """A synchronous context that owns one worker process, started when needed."""
 
     def __init__(
@@ -57,15 +61,16 @@ class NativeContext(tff.framework.SyncExecutionContext):
             default_num_clients,
             stream_structs,
         )
-        # Not at the end of the interpreter only: also when nobody holds the
-        # context any more.
-        self._finalizer = weakref.finalize(self, self._factory.close)
-        super().__init__(
+        self._context = tff.framework.AsyncExecutionContext(
             executor_fn=self._factory,
             compiler_fn=tff.backends.native.desugar_and_transform_to_native,
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )
+        self._calls = call_loop.CallLoop()
+        # Not at the end of the interpreter only: also when nobody holds the
+        # context any more.
+        self._finalizer = weakref.finalize(self, _close, self._factory, self._calls)
 
     @property
     def worker_pid(self) -> int | None:
@@ -79,7 +84,9 @@ class NativeContext(tff.framework.SyncExecutionContext):
         call behind it.
         """
         try:
-            return super().invoke(comp, arg)
+            return self._calls.run(lambda: self._context.invoke(comp, arg))
+        except call_loop.CallLoopEndedError:
+            raise NativeContextClosedError(_CLOSED) from None
         except (KeyboardInterrupt, SystemExit):
             self._factory.end_worker()
             raise
@@ -152,6 +159,12 @@ def _worker_binary() -> pathlib.Path:
     return path
 
 
+def _close(factory: "_WorkerExecutorFactory", calls: call_loop.CallLoop) -> None:
+    # Calls that are running end because their worker is gone.
+    factory.close()
+    calls.end()
+
+
 class _WorkerExecutorFactory(tff.framework.ExecutorFactory):
     """Makes executors in one worker, which it starts, and starts again if it died."""
 
@@ -176,9 +189,7 @@ class _WorkerExecutorFactory(tff.framework.ExecutorFactory):
 
     def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> Any:
         if self._closed:
-            raise NativeContextClosedError(
-                "This native context was closed: call set_native_context() again."
-            )
+            raise NativeContextClosedError(_CLOSED)
         if self._worker is None or not self._worker.is_alive():
             self._start()
         return self._executors.create_executor(cardinalities)
@@ -303,9 +314,12 @@ class _WorkerStub(tff.framework.RemoteExecutorStub):
                 f"{error.code().name}: {error.details()}"
             ) from None
         except ValueError as error:  # gRPC's answer on a closed channel.
-            raise NativeContextClosedError(
-                "This native context was closed during a computation."
-            ) from error
+            raise NativeContextClosedError(_CLOSED_MEANWHILE) from error
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED:
+                raise
+            # ... and on one that is closed during the call.
+            raise NativeContextClosedError(_CLOSED_MEANWHILE) from error
 
     def _dispose(self, method, request):
         # What was in a worker that is gone needs no disposal.

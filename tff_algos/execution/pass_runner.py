@@ -65,7 +65,8 @@ class PassRunner:
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
-        self._batched = Lazy(self._vectorize)
+        # Of nothing that holds this object, which would then be in a reference cycle.
+        self._batched = Lazy(lambda: _vectorize(client_pass, resources))
 
     def run(self, inputs: PassInputs) -> PassResult:
         """Runs the pass over all clients.
@@ -84,40 +85,42 @@ class PassRunner:
         batched = self._batched() if inputs.num_clients >= fewest else None
         if batched is not None:
             try:
-                budget = _GPU_CHUNK_BYTES if self._on_gpu() else _CPU_CHUNK_BYTES
+                on_gpu = _on_gpu(self._resources)
+                budget = _GPU_CHUNK_BYTES if on_gpu else _CPU_CHUNK_BYTES
                 return batched.run(inputs, self._resources.workers, budget)
             except vectorization.NotVectorizableError as error:
-                self._say(error)
+                _say(error, demanded)
                 self._batched = Lazy(lambda: None)
             except tf.errors.OpError as error:
                 # One by one it turns out whose work failed.
                 logging.info("Clients run again one by one: %s", error.message)
         return self._streaming.run(inputs, self._resources.workers)
 
-    def _vectorize(self) -> BatchedPass | None:
-        """Returns the pass for many clients at a time, if that is possible and pays."""
-        if self._resources.batch_clients is False or not self._pass.fragment.nodes:
-            return None
-        try:
-            work = vectorization.vectorize(self._pass.fragment)
-        except vectorization.NotVectorizableError as error:
-            self._say(error)
-            return None
-        batched = BatchedPass(
-            self._pass,
-            work,
-            self._resources.devices,
-            self._resources.cache,
-            self._resources.row_memory,
-        )
-        pays = self._on_gpu() or batched.client_bytes <= _MAX_CPU_CLIENT_BYTES
-        return batched if pays or self._resources.batch_clients else None
 
-    def _say(self, reason: vectorization.NotVectorizableError) -> None:
-        """Says, once for a computation, why its clients run one by one."""
-        demanded = self._resources.batch_clients
-        level = logging.WARNING if demanded else logging.INFO
-        logging.log(level, "Clients run one by one because of %s.", reason)
+def _vectorize(client_pass: ClientPass, resources: Resources) -> BatchedPass | None:
+    """Returns the pass for many clients at a time, if that is possible and pays."""
+    demanded = resources.batch_clients
+    if demanded is False or not client_pass.fragment.nodes:
+        return None
+    try:
+        work = vectorization.vectorize(client_pass.fragment)
+    except vectorization.NotVectorizableError as error:
+        _say(error, demanded)
+        return None
+    batched = BatchedPass(
+        client_pass, work, resources.devices, resources.cache, resources.row_memory
+    )
+    pays = _on_gpu(resources) or batched.client_bytes <= _MAX_CPU_CLIENT_BYTES
+    return batched if pays or demanded else None
 
-    def _on_gpu(self) -> bool:
-        return "GPU" in self._resources.devices[0]
+
+def _say(reason: vectorization.NotVectorizableError, demanded: bool | None) -> None:
+    """Says, once for a computation, why its clients run one by one."""
+    level = logging.WARNING if demanded else logging.INFO
+    # Not the error itself: a handler that keeps records would keep its traceback, and
+    # in there the pass.
+    logging.log(level, "Clients run one by one because of %s.", str(reason))
+
+
+def _on_gpu(resources: Resources) -> bool:
+    return "GPU" in resources.devices[0]

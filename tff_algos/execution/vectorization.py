@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.python.framework import convert_to_constants
 
-from tff_algos.execution import graph_functions, graph_rewrites
+from tff_algos.execution import graph_functions, graph_rewrites, types
 from tff_algos.execution.dataflow import Aggregate, Placement, Select
 from tff_algos.execution.graph_rewrites import GraphDef
 from tff_algos.execution.leaves import Leaf
@@ -124,7 +124,7 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
             lambda *inputs: graph_functions.evaluate(
                 fragment, inputs, lambda leaf: leaf
             ),
-            fragment.inputs,
+            [types.tensor_spec(port.type_signature) for port in fragment.inputs],
         ),
         "work",
     )
@@ -293,9 +293,9 @@ class _Cutter:
         for index, shape in enumerate(shapes):
             specs[index] = tf.TensorSpec(tf.TensorShape(shape), specs[index].dtype)
         leaf = _call_of(function, self._work.graph_def.library)
-        concrete = tf.function(
-            lambda *inputs: leaf(inputs), autograph=False
-        ).get_concrete_function(*specs)
+        concrete = graph_functions.concrete_function(
+            lambda *inputs: leaf(inputs), specs
+        )
         return _inline(concrete, "step"), specs
 
     def _part(
@@ -362,15 +362,15 @@ def _call_of(
 ) -> Leaf:
     """Returns a leaf that calls a function of a library."""
     graph_def = GraphDef(library=library)
-    types = [argument.type for argument in function.signature.input_arg]
-    for index, dtype in enumerate(types):
+    dtypes = [argument.type for argument in function.signature.input_arg]
+    for index, dtype in enumerate(dtypes):
         node = graph_def.node.add(name=f"in{index}", op="Placeholder")
         node.attr["dtype"].type = dtype
         node.attr["shape"].shape.CopyFrom(tf.TensorShape(None).as_proto())
-    names = [f"in{index}" for index in range(len(types))]
+    names = [f"in{index}" for index in range(len(dtypes))]
     call = graph_def.node.add(name="call", op="StatefulPartitionedCall", input=names)
     call.attr["f"].func.name = function.signature.name
-    call.attr["Tin"].list.type.extend(types)
+    call.attr["Tin"].list.type.extend(dtypes)
     results = [argument.type for argument in function.signature.output_arg]
     call.attr["Tout"].list.type.extend(results)
     graph_rewrites.prefix_functions(graph_def)
