@@ -25,12 +25,13 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-slow lint format bench bench-adjoint bench-aggregation bench-client-memory bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-client-memory bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
-	@echo "make test        the tests; make test-slow: those that take minutes"
+	@echo "make test        the quick tests; make test-extended: what CI runs besides"
+	@echo "make test-all    all tests; make durations: the same, and decides which are quick"
 	@echo "make lint        ruff's checks and format; make format applies them"
 	@echo "make bench       personalization against local epochs, 3 seeds, one table"
 	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
@@ -65,10 +66,17 @@ run: $(STAMP)
 	$(VENV_PYTHON) main.py $(RUN_FLAGS)
 
 test: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) -m "not slow" tests
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=10 -m "not slow and not extended" tests
 
-test-slow: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) -m slow tests
+test-extended: $(STAMP)
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=10 -m extended tests
+
+test-all: $(STAMP)
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=20 tests
+
+# All tests, with what each takes written down: decides which of them are quick.
+durations: $(STAMP)
+	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --record_durations tests
 
 lint: $(STAMP)
 	$(VENV_PYTHON) -m ruff check

@@ -11,6 +11,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 
+from tests.tiers import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+)
 from tff_algos import compat, execution  # noqa: F401
 
 _NUM_WRITERS = 40
