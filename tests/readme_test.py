@@ -38,7 +38,7 @@ def test_every_file_that_it_names_is_there():
 def _commands() -> list[str]:
     """Every call of main.py that stands on a line of its own, whole."""
     text = "\n".join(page.read_text() for page in _PAGES)
-    calls = re.compile(r"^\S*python main\.py ([^`]*)$", re.MULTILINE)
+    calls = re.compile(r"^\S*python main\.py ([^`\n]*)$", re.MULTILINE)
     found = calls.findall(text.replace("\\\n", ""))
     return list(dict.fromkeys(" ".join(call.split()) for call in found))
 

@@ -19,6 +19,8 @@ import pytest
 _FILE = pathlib.Path(__file__).with_name("durations.tsv")
 # Seconds on two cores; slower tests are extended, and these slow.
 _EXTENDED, _SLOW = 2.0, 8.0
+# Less is not written down.
+_RECORDED = 0.5
 # Of a claim whose cases are all slow the quickest is extended, if it takes no more.
 _LONGEST_IN_CI = 25.0
 
@@ -81,12 +83,12 @@ class _Recorder:
         self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        slowest = {k: v for k, v in self._seconds.items() if v >= _EXTENDED}
+        slowest = {k: v for k, v in self._seconds.items() if v >= _RECORDED}
         kept = _recorded().keys() - self._seconds.keys()
         rows = slowest | {name: _recorded()[name] for name in kept}
         _FILE.write_text(
             "".join(
-                f"{seconds:.0f}\t{name}\n" for name, seconds in sorted(rows.items())
+                f"{seconds:.1f}\t{name}\n" for name, seconds in sorted(rows.items())
             )
         )
 

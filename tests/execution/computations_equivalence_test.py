@@ -366,3 +366,31 @@ def test_values_the_type_does_not_allow_are_type_errors():
             equivalence.call(equivalence.in_process(), through, wrong)
         with pytest.raises(TypeError):
             through(wrong)
+
+
+_SOME_EMPTY = tff.to_type([(np.float32, [0]), (np.float32, [3]), (np.float32, [2, 0])])
+
+
+@tff.tensorflow.computation(_SOME_EMPTY)
+def _mean_square(tensors):
+    """The mean of all elements' squares, as a mean over the tensors by their sizes."""
+    tensors = list(tensors)
+    sizes = [tf.cast(tf.reduce_prod(tf.shape(t)), tf.float32) for t in tensors]
+    means = [tf.reduce_mean(tf.square(t)) for t in tensors]
+    parts = [mean * size / tf.add_n(sizes) for mean, size in zip(means, sizes)]
+    weighted = [mean * (size / tf.add_n(sizes)) for mean, size in zip(means, sizes)]
+    return tf.add_n(parts), tf.add_n(weighted), tf.add_n(sizes)
+
+
+@tff.federated_computation(tff.FederatedType(_SOME_EMPTY, tff.CLIENTS))
+def _mean_square_of_clients(tensors):
+    return tff.federated_mean(tff.federated_map(_mean_square, tensors))
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 5])
+def test_a_mean_of_no_elements_counts_nothing_where_its_weight_is_zero(num_clients):
+    """TFF's runtime takes NaN * 0 for 0 where the 0 is a constant."""
+    tensors = [np.zeros([0], np.float32), np.float32([1, 2, 4]), np.zeros([2, 0], "f4")]
+    same(_mean_square, tensors)
+    found = same(_mean_square_of_clients, [tensors] * num_clients)
+    np.testing.assert_allclose(found, [7, 7, 3], rtol=1e-6)

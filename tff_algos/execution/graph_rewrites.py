@@ -20,6 +20,7 @@ from tensorflow.core.framework import (
     tensor_shape_pb2,
 )
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.grappler import tf_optimizer
 
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
@@ -67,6 +68,45 @@ def drop_colocations(graph_def: GraphDef) -> None:
     """Lets each op be placed for itself: an op it names may be absent or fed."""
     for node in all_nodes(graph_def):
         node.attr.pop("_class", None)
+
+
+def takes_empty_tensors(graph_def: GraphDef) -> bool:
+    """Tells whether a tensor that is fed has no elements, whatever it is fed."""
+    fed = [node for node in graph_def.node if node.op == "Placeholder"]
+    shapes = [tf.TensorShape(node.attr["shape"].shape) for node in fed]
+    return any(shape.num_elements() == 0 for shape in shapes)
+
+
+def fold_constants(graph_def: GraphDef, fetched: Iterable[str]) -> GraphDef:
+    """Returns the graph with its constants folded as TFF's runtime folds them.
+
+    There a product with a constant zero is zero, whatever the other factor: so the mean
+    of no elements, which is NaN, counts nothing where it is weighted by their number.
+
+    Args:
+      graph_def: A graph without resources of other graphs.
+      fetched: The names of the nodes that are needed.
+    """
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    for field in options.DESCRIPTOR.fields:
+        # A list of optimizers would do, but they then run at their default level.
+        if field.enum_type == options.DESCRIPTOR.enum_types_by_name["Toggle"]:
+            setattr(options, field.name, options.OFF)
+    options.memory_optimization = options.NO_MEM_OPT
+    options.constant_folding = options.AGGRESSIVE
+    options.meta_optimizer_iterations = options.ONE
+    options.min_graph_nodes = -1  # However small it is.
+    meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(fetched)
+    folded = tf_optimizer.OptimizeGraph(config, meta_graph)
+    # A constant waits for the tensors that it stands for. What is fed is no node later.
+    fed = {f"^{node.name}" for node in folded.node if node.op == "Placeholder"}
+    for node in folded.node:
+        inputs = [name for name in node.input if name not in fed]
+        del node.input[:]
+        node.input.extend(inputs)
+    return folded
 
 
 def own_resources(graph_def: GraphDef) -> None:

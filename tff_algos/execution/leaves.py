@@ -157,6 +157,10 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
     outputs = tuple(_tensor_names(proto.result))
     graph_def = _needed(graph_def, outputs, proto.initialize_op)
     graph_rewrites.drop_colocations(graph_def)
+    if graph_rewrites.takes_empty_tensors(graph_def):
+        fetched = [graph_rewrites.node_name(tensor) for tensor in outputs]
+        needed = [*fetched, *filter(None, [proto.initialize_op])]
+        graph_def = graph_rewrites.fold_constants(graph_def, needed)
     graph_rewrites.own_resources(graph_def)
     if proto.initialize_op:
         graph_rewrites.initialize_first(graph_def, proto.initialize_op)
