@@ -4,9 +4,9 @@ Tests differ by a factor of thousands in what they take, nearly all of it compil
 `tests/durations.tsv` has the seconds of those that are not quick, as `make durations`
 measured them; the markers follow from it:
 
-    (none)      `make test`
-    extended    CI as well: a case of every claim is among these two
-    slow        `make test-all` alone: what repeats a claim at great cost
+    (none)      `make test`: all that is quick
+    extended    CI as well: one case, the quickest, of each claim without a quick one
+    slow        `make test-all` alone: what repeats a claim, or takes long
 
 A test that says itself that it is slow is slow, whatever it takes.
 """
@@ -17,12 +17,10 @@ import pathlib
 import pytest
 
 _FILE = pathlib.Path(__file__).with_name("durations.tsv")
-# Seconds on two cores; slower tests are extended, and these slow.
-_EXTENDED, _SLOW = 2.0, 8.0
+# Seconds on one of two cores: up to the first a test is quick, beyond the second slow.
+_QUICK, _LONGEST_IN_CI = 2.5, 15.0
 # Less is not written down.
 _RECORDED = 0.5
-# Of a claim whose cases are all slow the quickest is extended, if it takes no more.
-_LONGEST_IN_CI = 25.0
 
 
 def _recorded() -> dict[str, float]:
@@ -43,14 +41,12 @@ def tiers(names: list[str], seconds: dict[str, float]) -> dict[str, str]:
         cases[name.partition("[")[0]].append(name)
     found = {}
     for claim in cases.values():
-        quickest = min(claim, key=lambda name: seconds.get(name, 0.0))
+        took = {name: seconds.get(name, 0.0) for name in claim}
+        quickest = min(claim, key=took.get)
         for name in claim:
-            took = seconds.get(name, 0.0)
-            limit = _LONGEST_IN_CI if name == quickest else _SLOW
-            if took > limit:
-                found[name] = "slow"
-            elif took > _EXTENDED:
-                found[name] = "extended"
+            if took[name] > _QUICK:
+                in_ci = name == quickest and took[name] <= _LONGEST_IN_CI
+                found[name] = "extended" if in_ci else "slow"
     return found
 
 
