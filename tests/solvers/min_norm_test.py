@@ -11,7 +11,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 
 import tensorflow as tf
 
-from tff_algos.solvers import min_norm
+from tff_algos.solvers import block_pivoting, interior_point, min_norm
 
 VECTOR = tf.TensorSpec([None], tf.float64)
 MATRIX = tf.TensorSpec([None, None], tf.float64)
@@ -387,8 +387,8 @@ def test_arguments_that_are_not_finite_are_not_accepted(value, argument):
 
 @pytest.mark.parametrize("shift", [4e-7, 6e-7])
 def test_a_search_that_ends_early_says_so(monkeypatch, untraced, shift):
-    monkeypatch.setattr(min_norm, "_MAX_PIVOTS", 0)
-    monkeypatch.setattr(min_norm, "_MAX_INTERIOR_STEPS", 0)
+    monkeypatch.setattr(block_pivoting, "_MAX_PIVOTS", 0)
+    monkeypatch.setattr(interior_point, "_MAX_STEPS", 0)
     # <g_i, d> = start for two orthonormal rows: the gap is start_0 - 1/2 + O(shift^2),
     # and ||d||^2 is 1/2.
     start = tf.constant([0.5 + shift, 0.5 - shift], tf.float64)
@@ -434,7 +434,7 @@ def test_the_interior_point_method_finds_what_pivots_find(
     )
     arguments = (rows @ rows.T, *box(40, 0.05))
     pivoted = min_norm.solve(*arguments)
-    monkeypatch.setattr(min_norm, "_MAX_PIVOTS", 0)
+    monkeypatch.setattr(block_pivoting, "_MAX_PIVOTS", 0)
     interior = min_norm.solve(*arguments)
     assert interior.accepted and interior.iterations > 5
     expected = pivoted.weights.numpy() @ rows

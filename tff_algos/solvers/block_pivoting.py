@@ -1,0 +1,111 @@
+"""Block principal pivoting for the min-norm problem.
+
+Portugal, Júdice, Vicente: "A comparison of block pivoting and interior-point algorithms
+for linear least squares problems with nonnegative variables", 1994. Guess which weights
+lie on a bound, solve for the others, move all that contradict the guess at once, repeat.
+"""
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+
+from tff_algos.solvers import box_simplex
+from tff_algos.solvers.min_norm_problem import (
+    Judged,
+    Problem,
+    Scaled,
+    better,
+    dot,
+    judge,
+    within,
+)
+
+# The ridge of pivots, in units of the noise: by so much more than by the noise is it
+# decided how equal vectors share their weight.
+_SHARING = 2.0**10
+
+_MAX_PIVOTS = 12
+
+# Where a weight is guessed to be: on its lower bound, between the bounds, on its upper.
+_LOWER, _FREE, _UPPER = -1, 0, 1
+
+
+def solve(
+    problem: Problem, scaled: Scaled, start: tf.Tensor
+) -> tuple[Judged, tf.Tensor]:
+    """Returns the weights of the smallest gap and the number of pivots.
+
+    Args:
+      problem: The problem.
+      scaled: The same, for vectors of length 1.
+      start: Weights within the bounds, float64 [n].
+    """
+    is_free = (problem.lower < start) & (start < problem.upper)
+    on_bound = tf.where(start >= problem.upper, _UPPER, _LOWER)
+    first = tf.where(is_free, _FREE, on_bound)
+
+    def body(count, best, places, _):
+        places = _with_one_free(problem, best.weights, places)
+        weights, following = _pivot(problem, scaled, places)
+        best = better(best, judge(problem, within(problem, weights)))
+        changed = tf.reduce_any(tf.not_equal(places, following))
+        return count + 1, best, following, changed
+
+    count, best, *_ = tf.while_loop(
+        lambda count, best, places, goes_on: goes_on & tf.logical_not(best.is_optimal),
+        body,
+        (tf.constant(0), judge(problem, start), first, tf.constant(True)),
+        maximum_iterations=_MAX_PIVOTS,
+    )
+    return best, count
+
+
+def _with_one_free(
+    problem: Problem, weights: tf.Tensor, places: tf.Tensor
+) -> tf.Tensor:
+    """The places; where all weights lie on bounds, those of the best vertex.
+
+    With nothing free, the sum of the weights would not come out right.
+    """
+    gradient = tf.linalg.matvec(problem.gram, weights)
+    vertex = box_simplex.minimise_linear(
+        gradient, problem.lower, problem.upper, problem.total
+    )
+    raised = tf.where(vertex > problem.lower, gradient, -np.inf)
+    dearest = tf.one_hot(tf.argmax(raised), tf.size(raised), True, False)
+    bounds = tf.where(vertex >= problem.upper, _UPPER, _LOWER)
+    at_vertex = tf.where(dearest, _FREE, bounds)
+    return tf.where(tf.reduce_any(tf.equal(places, _FREE)), places, at_vertex)
+
+
+def _pivot(
+    problem: Problem, scaled: Scaled, places: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weights that are optimal for the places but for the bounds, and the next places."""
+    free = tf.equal(places, _FREE)
+    bound = tf.where(tf.equal(places, _UPPER), problem.upper, problem.lower)
+    fixed = tf.where(free, tf.zeros_like(bound), bound)
+    rows = tf.where(free)[:, 0]
+    cosines = tf.gather(tf.gather(scaled.cosines, rows), rows, axis=1)
+    ridge = _SHARING * scaled.noise * tf.eye(tf.size(rows), dtype=tf.float64)
+    inverses = tf.gather(scaled.inverses, rows)
+    pull = tf.gather(tf.linalg.matvec(problem.gram, fixed), rows) * inverses
+    sides = tf.stack([-pull, inverses], axis=1)
+    factor = tf.linalg.cholesky(cosines + ridge)
+    solved = tf.linalg.cholesky_solve(factor, sides)
+    # Without the ridge, which has done what it shall.
+    solved += tf.linalg.cholesky_solve(factor, sides - tf.matmul(cosines, solved))
+    level = (problem.total - tf.reduce_sum(fixed) - dot(inverses, solved[:, 0])) / (
+        dot(inverses, solved[:, 1])
+    )
+    found = (solved[:, 0] + level * solved[:, 1]) * inverses
+    weights = tf.tensor_scatter_nd_update(fixed, rows[:, tf.newaxis], found)
+
+    gradient = tf.linalg.matvec(problem.gram, weights)
+    leaves = tf.where(tf.equal(places, _LOWER), gradient < level, gradient > level)
+    leaves &= problem.lower < problem.upper
+    stays = tf.where(leaves, _FREE, places)
+    meets = tf.where(weights > problem.upper, _UPPER, _FREE)
+    meets = tf.where(weights < problem.lower, _LOWER, meets)
+    return weights, tf.where(free, meets, stays)
