@@ -94,6 +94,21 @@ def run(stage, data):
     return problems.vector_of(stage.process, output.state)
 
 
+def rows_after_a_round(stage):
+    """What each client remembers after a round, and the batches as `data_of` reads."""
+    memory = tff_algos.ClientMemory.of_process(stage.process, len(CLIENTS))
+    data, read = data_of(stage)
+    ids = cohorts.cohort_ids(stage, task(), seed=0, round_num=1)
+    with_rows = cohorts.with_memory(data, [int(i) for i in ids], memory)
+    output = stage.process.next(stage.process.initialize(), with_rows)
+    memory.update(output.metrics["client_work"]["memory"])
+    rows = [
+        np.concatenate([np.ravel(t) for t in memory.row(k)])
+        for k in range(len(CLIENTS))
+    ]
+    return rows, read
+
+
 def assert_exact(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
@@ -258,14 +273,8 @@ def test_scaffolds_option_one_is_the_gradient_over_the_clients_examples():
         "full_pass",
         "memory",
     ]
-    memory = tff_algos.ClientMemory.of_process(stage.process, 3)
-    data, _ = data_of(stage)
-    ids = cohorts.cohort_ids(stage, task(), seed=0, round_num=1)
-    with_rows = cohorts.with_memory(data, [int(i) for i in ids], memory)
-    output = stage.process.next(stage.process.initialize(), with_rows)
-    memory.update(output.metrics["client_work"]["memory"])
-    for number, client in enumerate(CLIENTS):
-        row = np.concatenate([np.ravel(t) for t in memory.row(number)])
+    rows, _ = rows_after_a_round(stage)
+    for row, client in zip(rows, CLIENTS, strict=True):
         np.testing.assert_allclose(row, client.gradient(START), rtol=1e-9)
 
 
@@ -275,19 +284,15 @@ def test_feddyns_adaptive_strength_goes_by_the_examples_that_a_client_has():
     stage = stage_of(
         "feddyn", dynamic_regularization=alpha, adaptive_regularization=True
     )
-    memory = tff_algos.ClientMemory.of_process(stage.process, 3)
-    data, read = data_of(stage)
-    ids = cohorts.cohort_ids(stage, task(), seed=0, round_num=1)
-    with_rows = cohorts.with_memory(data, [int(i) for i in ids], memory)
-    output = stage.process.next(stage.process.initialize(), with_rows)
-    memory.update(output.metrics["client_work"]["memory"])
+    rows, read = rows_after_a_round(stage)
     for number, size in enumerate(SIZES):
         w = START
         for batch in read[number]["examples"]:
             own = alpha * mean / size
             w = w - f32(RATE) * (gradient(w, batch) + own * (w - START))
-        row = np.concatenate([np.ravel(t) for t in memory.row(number)])
-        np.testing.assert_allclose(row, alpha * (START - w), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            rows[number], alpha * (START - w), rtol=1e-6, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("algo", ["fomaml", "maml"])

@@ -94,7 +94,7 @@ def _pivot(
     sides = tf.stack([-pull, inverses], axis=1)
     factor = tf.linalg.cholesky(cosines + ridge)
     solved = tf.linalg.cholesky_solve(factor, sides)
-    # Without the ridge, which has done what it shall.
+    # One step of refinement removes the ridge's error from the solution.
     solved += tf.linalg.cholesky_solve(factor, sides - tf.matmul(cosines, solved))
     level = (problem.total - tf.reduce_sum(fixed) - dot(inverses, solved[:, 0])) / (
         dot(inverses, solved[:, 1])
