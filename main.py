@@ -42,9 +42,9 @@ from tasks.task import DataOptions, TaskEntry, TaskError
 from tff_algos import execution, messages, registry
 from tff_algos.algorithms import algorithm as algorithm_lib
 from tff_algos.algorithms.algorithm import Algorithm
+from tff_algos.experiments import malicious_clients, report, runner
+from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation import attacks, report, runner
-from tff_algos.simulation.errors import RunError
 
 FLAGS = flags.FLAGS
 _RUN = "run"
@@ -210,7 +210,7 @@ def _build_spec(algorithm: Algorithm, entry: TaskEntry) -> runner.RunSpec:
     )
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
-    attack = attacks.build(
+    attack = malicious_clients.build(
         options.attack,
         options.malicious_clients,
         options.malicious_every_round,

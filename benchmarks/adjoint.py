@@ -51,14 +51,10 @@ from absl import app, flags
 from benchmarks.comparison import machine, summary, tables
 from benchmarks.comparison.workers import Worker
 from tasks.models import image, text
-from tff_algos.client_works import (
-    local_model,
-    local_training,
-    passes,
-    unrolled_training,
-)
-from tff_algos.client_works.local_model import Tensors, Weights
+from tff_algos.client_works import local_training, passes, unrolled_training
 from tff_algos.client_works.unrolled_training import Steps
+from tff_algos.models import local_model
+from tff_algos.models.local_model import Tensors, Weights
 
 _BUILD_MODEL = {
     "2nn": lambda: image.build_emnist_model("2nn", only_digits=True, seed=0),

@@ -32,8 +32,8 @@ from benchmarks.comparison import (
     engines,
     environments,
     machine,
-    plots,
     processes,
+    runtime_plots,
     summary,
     tables,
 )
@@ -310,7 +310,7 @@ def _write_results(
     """Writes tables, JSON and plots, and prints the tables."""
     # Not before the engines have ended: they would inherit what TFF's import sets in
     # the environment.
-    from tff_algos.simulation import files
+    from tff_algos.experiments import files
 
     described = machine.describe()
     all_results = [comparison.results() for comparison in comparisons]
@@ -365,10 +365,10 @@ def _draw(
         if results.measurements
     }
     if summaries:
-        plots.plot_rounds(summaries, folder / "seconds_per_round.png")
-        plots.plot_time_to_rounds(summaries, folder / "time_to_rounds.png")
+        runtime_plots.plot_rounds(summaries, folder / "seconds_per_round.png")
+        runtime_plots.plot_time_to_rounds(summaries, folder / "time_to_rounds.png")
     if growths:
-        plots.plot_growth(
+        runtime_plots.plot_growth(
             {g.title: (g.label, curves) for g, curves in growths.values()},
             folder / "growth.png",
         )

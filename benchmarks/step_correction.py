@@ -25,8 +25,9 @@ from absl import app, flags
 
 from benchmarks.comparison import tables
 from tasks.models import image, normalized
-from tff_algos.client_works import gradma_training, local_model
-from tff_algos.client_works.local_model import Weights
+from tff_algos.client_works import gradma_training
+from tff_algos.models import local_model
+from tff_algos.models.local_model import Weights
 
 _STEPS = flags.DEFINE_integer("timed_steps", 20, "Of a function call.", lower_bound=1)
 _TURNS = flags.DEFINE_integer("turns", 5, "Calls of each.", lower_bound=1)

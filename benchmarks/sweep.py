@@ -58,8 +58,8 @@ from benchmarks.sweep_columns import (
     parse_column,
     read_results,
 )
-from tff_algos.simulation import files
-from tff_algos.simulation.metrics import ROUND
+from tff_algos.experiments import files
+from tff_algos.experiments.metrics_log import ROUND
 
 _GRID = flags.DEFINE_multi_string(
     "grid", [], "A flag of main.py and its values: name=value,value. Repeatable."

@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 
 from benchmarks.comparison import tables
-from tff_algos.simulation.errors import RunError
-from tff_algos.simulation.metrics import read_rows, rounds_to_target
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
 
 ACCURACY = "eval/accuracy"
 _NUM_FINAL_EVALUATIONS = 10

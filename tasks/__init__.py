@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import tff_algos  # noqa: F401  (makes TFF importable)
 from tasks import (
     adult,
     cifar10,
@@ -15,9 +16,8 @@ from tasks import (
     stackoverflow,
     tiny_imagenet,
 )
-from tasks.task import DataOptions, TaskEntry, TaskError
+from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
-from tff_algos.simulation.task import Task
 
 TASKS: Mapping[str, TaskEntry] = {
     entry.name: entry

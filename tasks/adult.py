@@ -19,10 +19,9 @@ from tasks import adult_file, array_data, download, generated_adult, partition
 from tasks.array_data import Division
 from tasks.array_source import Arrays, Source
 from tasks.models import linear
-from tasks.task import DataOptions, TaskEntry, TaskError
-from tff_algos.block_model import BlockModel
+from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos.hyperparameters import HyperparameterError, choice
-from tff_algos.simulation.task import Task
+from tff_algos.models.block_model import BlockModel
 
 DOCTORATE = adult_file.feature("education", "Doctorate")
 

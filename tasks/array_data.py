@@ -9,16 +9,12 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import array_source, client_examples, partition
 from tasks.array_source import ArrayDataSet, Arrays, Source
-from tasks.task import DataOptions
-from tff_algos.simulation.batching import Examples
-from tff_algos.simulation.task import Split, Task
+from tasks.task import DataOptions, Split, Task
+from tff_algos.clients.batching import Examples
 
 
 @attrs.frozen(kw_only=True, eq=False)

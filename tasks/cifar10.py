@@ -21,10 +21,9 @@ import numpy as np
 
 from tasks import array_data, array_source, generated_images, partition
 from tasks.models import cifar, normalized
-from tasks.task import DataOptions, TaskEntry
-from tff_algos.block_model import BlockModel
+from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import choice
-from tff_algos.simulation.task import Task
+from tff_algos.models.block_model import BlockModel
 
 # Of red, green and blue in [0, 1], as is customary: the deviations are means over
 # the training images of each image's own, hence smaller than those of all pixels.

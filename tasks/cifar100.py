@@ -19,9 +19,6 @@ from typing import Any, Literal
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import (
@@ -37,11 +34,10 @@ from tasks import (
 from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
-from tasks.task import DataOptions, TaskEntry
-from tff_algos.block_model import BlockModel
+from tasks.task import DataOptions, Task, TaskEntry
+from tff_algos.clients.batching import Examples
 from tff_algos.hyperparameters import HyperparameterError, choice
-from tff_algos.simulation.batching import Examples
-from tff_algos.simulation.task import Task
+from tff_algos.models.block_model import BlockModel
 
 FILE_NAME = "cifar100.sqlite"
 NUM_CLASSES = 100

@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.damage import Unfit
-from tasks.task import TaskError
+from tasks.task import Split, TaskError
 from tff_algos import messages
+from tff_algos.clients.batching import Examples, derive_seed
 from tff_algos.hyperparameters import AT_LEAST_ONE, Interval, hparam
-from tff_algos.simulation.batching import Examples, derive_seed
-from tff_algos.simulation.task import Split
 
 CACHE_BYTES = 1 << 30
 

@@ -14,18 +14,14 @@ from typing import Literal, get_args
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import client_examples, download, generated_glyphs
 from tasks.damage import Unfit
 from tasks.models import image
-from tasks.task import DataOptions, TaskEntry, TaskError
+from tasks.task import DataOptions, Split, Task, TaskEntry, TaskError
+from tff_algos.clients.batching import Examples
 from tff_algos.hyperparameters import choice, switch
-from tff_algos.simulation.batching import Examples
-from tff_algos.simulation.task import Split, Task
 
 FILE_NAME = "emnist_all.sqlite"
 

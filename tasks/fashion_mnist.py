@@ -18,9 +18,8 @@ import numpy as np
 
 from tasks import array_data, array_source, generated_images, partition
 from tasks.models import fashion, normalized
-from tasks.task import DataOptions, TaskEntry
+from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import choice
-from tff_algos.simulation.task import Task
 
 # Of pixels in [0, 1]. The authors use MNIST's for these images too.
 MEAN, DEVIATION = 0.1307, 0.3081

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks import adult_file
 from tasks.array_source import Arrays
-from tff_algos.simulation.task import Split
+from tasks.task import Split
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from tasks import glyph_rasters
 from tasks.glyph_rasters import CLASSES
-from tff_algos.simulation.batching import Examples
-from tff_algos.simulation.task import Split
+from tasks.task import Split
+from tff_algos.clients.batching import Examples
 
 NUM_DIGITS = 10
 IMAGE_SIZE = 28

@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks import generated_glyphs
 from tasks.array_source import Arrays
-from tff_algos.simulation.task import Split
+from tasks.task import Split
 
 NUM_CLASSES = 10
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from tff_algos.simulation.task import Split
+from tasks.task import Split
 
 DEFAULT_NUM_USERS = 140
 

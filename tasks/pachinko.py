@@ -9,7 +9,7 @@ correlations", ICML 2006: a client prefers few groups, and of a group all its cl
 import numpy as np
 
 from tasks.task import TaskError
-from tff_algos.simulation.batching import derive_seed
+from tff_algos.clients.batching import derive_seed
 
 # Concentrations of the Dirichlet distributions.
 GROUPS = 0.1

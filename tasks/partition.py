@@ -17,8 +17,8 @@ import attrs
 import numpy as np
 
 from tasks.task import TaskError
+from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval
-from tff_algos.simulation.batching import derive_seed
 
 DEFAULT_NUM_CLIENTS = 100
 FORMS = "iid:N, shards:K[:N] or dirichlet:ALPHA[:N]"

@@ -11,17 +11,13 @@ from typing import Literal
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import client_examples, download, generated_text
 from tasks.models import text
-from tasks.task import DataOptions, TaskEntry
+from tasks.task import DataOptions, Split, Task, TaskEntry
+from tff_algos.clients.batching import Examples
 from tff_algos.hyperparameters import choice
-from tff_algos.simulation.batching import Examples
-from tff_algos.simulation.task import Split, Task
 
 FILE_NAME = "shakespeare.sqlite"
 SEQUENCE_LENGTH = 80

@@ -13,18 +13,14 @@ from typing import Literal
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import client_examples, download, generated_words
 from tasks.array_source import Source
 from tasks.models import text
-from tasks.task import DataOptions, TaskEntry, TaskError
+from tasks.task import DataOptions, Split, Task, TaskEntry, TaskError
+from tff_algos.clients.batching import Examples, derive_seed
 from tff_algos.hyperparameters import AT_LEAST_ONE, choice, hparam
-from tff_algos.simulation.batching import Examples, derive_seed
-from tff_algos.simulation.task import Split, Task
 
 FILE_NAME = "stackoverflow.sqlite"
 WORD_COUNTS_NAME = "stackoverflow.word_count"

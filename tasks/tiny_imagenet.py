@@ -27,9 +27,8 @@ from tasks import (
 )
 from tasks.array_source import Arrays
 from tasks.models import normalized
-from tasks.task import DataOptions, TaskEntry
+from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import choice
-from tff_algos.simulation.task import Task
 
 ARCHIVE = download.PublishedFile(
     name=f"{tiny_imagenet_file.FOLDER}.zip",

@@ -12,11 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import numpy as np
-import tqdm
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+import tqdm
 
 from tasks import damage
 from tasks.array_source import Arrays

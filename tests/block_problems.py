@@ -3,14 +3,12 @@
 import itertools
 from collections.abc import Callable
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import attrs
 import numpy as np
 import tensorflow as tf
 
 from tests import problems
-from tff_algos.block_model import BlockModel, layer
+from tff_algos.models.block_model import BlockModel, layer
 
 NUM_CLASSES = 3
 _SIZES = (problems.NUM_FEATURES, 4, 3, NUM_CLASSES)

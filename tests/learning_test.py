@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from tests.command_line import run_here
-from tff_algos.simulation.metrics import read_rows
+from tff_algos.experiments.metrics_log import read_rows
 
 
 def test_personalized_fedavg_learns_and_personalizes_on_real_emnist(

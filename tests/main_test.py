@@ -9,7 +9,7 @@ import main
 import tasks
 from tests.command_line import SMALL, run_apart, run_here
 from tff_algos import registry
-from tff_algos.simulation.metrics import read_rows
+from tff_algos.experiments.metrics_log import read_rows
 
 FASTEST_MODEL = {
     "emnist": ("--only_digits", "--model=2nn"),

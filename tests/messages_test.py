@@ -1,9 +1,6 @@
 """What goes into one-line messages."""
 
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 from tff_algos import messages

@@ -3,8 +3,6 @@
 import collections
 from collections.abc import Sequence
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 

@@ -2,8 +2,6 @@
 
 import collections
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import attrs
 import numpy as np
 import tensorflow as tf

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.command_line import run_program, start
-from tff_algos.simulation.metrics import read_rows
+from tff_algos.experiments.metrics_log import read_rows
 
 COMMAND = (
     "--algo=personalized_fedavg",

@@ -12,7 +12,7 @@ import pytest
 import tasks
 from tests.command_line import SMALL, run_apart
 from tff_algos import registry
-from tff_algos.simulation import report
+from tff_algos.experiments import report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"
 _PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]

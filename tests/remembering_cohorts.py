@@ -4,15 +4,13 @@ import collections
 from collections.abc import Mapping
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
 from tests import problems
-from tff_algos.simulation.client_memory import client_data_fields
+from tff_algos.clients.client_memory import client_data_fields
 
 # Clients' batches by their numbers, in the order in which they report.
 Cohort = Mapping[int, tf.data.Dataset]

@@ -2,8 +2,6 @@
 
 import functools
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -11,8 +9,8 @@ import tensorflow_federated as tff
 import tff_algos
 from tests import block_problems, problems
 from tests.remembering_cohorts import Cohort
-from tff_algos.block_model import Block, BlockModel
-from tff_algos.client_works.variable_model import FunctionalVariableModel
+from tff_algos.models.block_model import Block, BlockModel
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 SGD = tff.learning.optimizers.build_sgdm
 NUM_CLIENTS = 7

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import metrics
-from tff_algos.simulation.task import Task
+from tasks.task import Task
 
 NUM_TRAIN_CLIENTS, NUM_HELDOUT_CLIENTS = 8, 5
 

@@ -9,15 +9,8 @@ algorithm has stages, a record of them.
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
-from tff_algos import (
-    aggregators,
-    block_model,
-    client_works,
-    execution,
-    finalizers,
-    solvers,
-)
-from tff_algos.algorithms.agnostic import build_agnostic_federated_learning
+from tff_algos import aggregators, client_works, execution, finalizers, solvers
+from tff_algos.algorithms.afl import build_agnostic_federated_learning
 from tff_algos.algorithms.centralized import build_centralized
 from tff_algos.algorithms.control_variates import build_fed_dyn, build_scaffold
 from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
@@ -42,14 +35,18 @@ from tff_algos.algorithms.personalized_fed_avg import (
     build_reptile,
 )
 from tff_algos.algorithms.q_fed_avg import build_q_fed_avg
-from tff_algos.algorithms.unbiased_gradient import build_unbiased_gradient_aggregation
+from tff_algos.algorithms.uga import build_unbiased_gradient_aggregation
 from tff_algos.client_works.personalization import build_personalization_eval
-from tff_algos.simulation.client_memory import ClientMemory, index_dataset
+from tff_algos.clients.client_memory import (
+    ClientMemory,
+    ClientMemoryError,
+    index_dataset,
+)
 
 __all__ = [
     "ClientMemory",
+    "ClientMemoryError",
     "aggregators",
-    "block_model",
     "build_agnostic_federated_learning",
     "build_centralized",
     "build_fed_avg",
@@ -83,9 +80,11 @@ __all__ = [
     "build_scaffold",
     "build_unbiased_gradient_aggregation",
     "client_works",
+    "clients",
     "execution",
     "finalizers",
     "index_dataset",
+    "models",
     "solvers",
     "with_shared_examples",
 ]

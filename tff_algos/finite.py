@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 

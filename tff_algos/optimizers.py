@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tff_algos import messages
 from tff_algos.algorithms import (
-    agnostic,
+    afl,
     centralized,
     control_variates,
     fed_avg,
@@ -22,7 +22,7 @@ from tff_algos.algorithms import (
     moon,
     personalized_fed_avg,
     q_fed_avg,
-    unbiased_gradient,
+    uga,
 )
 from tff_algos.algorithms.algorithm import Algorithm
 
@@ -37,7 +37,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         fed_prox.FED_PROX_M,
         fed_share.FED_SHARE,
         mime_lite.MIME_LITE,
-        unbiased_gradient.UGA,
+        uga.UGA,
         fed_meta.FED_META,
         fed_meta.FED_META_UGA,
         personalized_fed_avg.REPTILE,
@@ -49,7 +49,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         fed_mgda.MGDA_PROX,
         fed_mgda.FED_AVG_N,
         q_fed_avg.Q_FED_AVG,
-        agnostic.AGNOSTIC,
+        afl.AGNOSTIC,
         gradma.GRADMA,
         gradma.GRADMA_W,
         gradma.GRADMA_S,

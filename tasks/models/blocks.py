@@ -9,13 +9,10 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import tensorflow as tf
 
 from tasks.models import initializers, layers, normalization
-from tff_algos.block_model import Block, chain, layer
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
+from tff_algos.models.block_model import Block, chain, layer
 
 Norm = Literal["batch", "group", "none"]
 

@@ -14,14 +14,11 @@ PyTorch defines it, without dropout and padding.
 from typing import Literal, get_args
 
 import numpy as np
+import tensorflow as tf
 
 from tasks.models import classifier, image
 from tasks.models.blocks import FLATTEN, MAX_POOL, RELU, conv2d, dense, dropout
-from tff_algos.block_model import Block, BlockModel, chain, layer
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
+from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
 ModelId = Literal["cnn", "cnn_lrn"]
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from tasks.models import layers, metrics
-from tff_algos.block_model import Block, BlockModel, Tensors
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+
+from tasks.models import layers, metrics
+from tff_algos.models.block_model import Block, BlockModel, Tensors
 
 
 def build(blocks: Sequence[Block], example_shape: Sequence[int]) -> BlockModel:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.models import classifier, layers
 from tasks.models.blocks import FLATTEN, MAX_POOL, RELU, conv2d, dense, dropout
-from tff_algos.block_model import BlockModel, chain
+from tff_algos.models.block_model import BlockModel, chain
 
 IMAGE_SHAPE = (28, 28, 1)
 

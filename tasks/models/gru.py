@@ -13,11 +13,9 @@ its own. Gates in Keras' order: update (z), reset (r), candidate (h).
 
 from typing import NamedTuple
 
-from tasks.models import recurrence
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+
+from tasks.models import recurrence
 
 
 def gru(

@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks.models import classifier
 from tasks.models.blocks import FLATTEN, MAX_POOL, RELU, conv2d, dense, dropout
-from tff_algos.block_model import Block, BlockModel, chain
+from tff_algos.models.block_model import Block, BlockModel, chain
 
 ModelId = Literal["cnn", "cnn_dropout", "2nn", "cnn_dense_dropout"]
 

@@ -7,9 +7,6 @@ with weights that differ from one element to the next, and differentiate twice.
 import math
 
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 # Odd constants of the 32-bit finalizer of MurmurHash3 (public domain) and the

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tasks.models import classifier, initializers, layers
-from tff_algos.block_model import BlockModel, layer
+from tff_algos.models.block_model import BlockModel, layer
 
 
 def build_linear_model(

@@ -10,11 +10,9 @@ Keras' order of the gates: input, forget, candidate, output.
 
 from typing import NamedTuple
 
-from tasks.models import recurrence
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+
+from tasks.models import recurrence
 
 
 def lstm(

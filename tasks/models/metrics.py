@@ -9,9 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

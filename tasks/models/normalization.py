@@ -12,8 +12,6 @@ wrong second derivatives.
 
 from collections.abc import Sequence
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 # The share of a batch in the moving statistics, and what is added to variances.

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
+import tensorflow as tf
 
 from tasks.models import classifier
 from tasks.models.blocks import (
@@ -34,12 +35,8 @@ from tasks.models.blocks import (
     norm_layer,
     residual,
 )
-from tff_algos.block_model import Block, BlockModel, chain, layer
 from tff_algos.hyperparameters import HyperparameterError, choice
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
+from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
 _COLOUR_IMAGE_SHAPE = (32, 32, 3)
 _DROPOUT_RATE = 0.5

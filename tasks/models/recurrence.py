@@ -16,9 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 Gradient = Literal["fused", "autodiff"]

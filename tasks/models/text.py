@@ -23,13 +23,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from tasks.models import gru, initializers, layers, lstm, metrics, recurrence
-from tff_algos.block_model import Block, BlockModel, layer
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
+from tff_algos.models.block_model import Block, BlockModel, layer
 
 PADDING_ID = 0
 

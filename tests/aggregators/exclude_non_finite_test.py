@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tests import problems
 from tff_algos.aggregators import ExcludeNonFiniteFactory
-from tff_algos.client_works.variable_model import FunctionalVariableModel
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 VALUE = tff.types.to_type([(np.float32, [2]), np.float32])
 WEIGHT = tff.TensorType(np.float32)

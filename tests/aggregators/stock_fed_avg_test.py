@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests import problems
 from tests.execution import equivalence
 from tff_algos import aggregators
-from tff_algos.client_works.variable_model import FunctionalVariableModel
-
-import tensorflow_federated as tff  # isort: skip
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 SGD = tff.learning.optimizers.build_sgdm
 CLIENTS = problems.clients(sizes=(6, 3, 7))

@@ -4,14 +4,13 @@ import functools
 
 import numpy as np
 import pytest
+from tensorflow_federated import learning
 
 import tff_algos
 from tests import problems
 from tests.numbered_clients import numbered
 from tests.speed import some_fast
-from tff_algos import client_works
-
-from tensorflow_federated import learning  # isort: skip
+from tff_algos import clients
 
 SGD = learning.optimizers.build_sgdm
 UNIFORM = learning.ClientWeighting.UNIFORM
@@ -73,7 +72,7 @@ def process(name, attacked=False, server_rate=1.0, **changes):
     """An algorithm on linear regression; its clients take steps of rate 0.1."""
     model = problems.linear_model()
     if attacked:
-        model = client_works.attacked_model(model)
+        model = clients.attacked_model(model)
     build, kwargs = BUILDERS[name]
     return build(model, SGD(0.1), SGD(server_rate), **kwargs | changes)
 
@@ -96,7 +95,7 @@ def broken_and_empty():
 def attacked(datasets, **attack):
     """The batches of clients of which the second attacks."""
     return [
-        client_works.attacked_batches(dataset, **(attack if number == 1 else {}))
+        clients.attacked_batches(dataset, **(attack if number == 1 else {}))
         for number, dataset in enumerate(datasets)
     ]
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from tensorflow_federated import learning
 
 import tff_algos
 from tests import problems
 from tests.speed import some_fast
-
-from tensorflow_federated import learning  # isort: skip
 
 SGD = learning.optimizers.build_sgdm
 UNIFORM = learning.ClientWeighting.UNIFORM

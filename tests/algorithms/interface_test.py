@@ -12,8 +12,8 @@ from tests import problems
 from tests.numbered_clients import numbered
 from tests.speed import some_fast
 from tff_algos.algorithms.algorithm import LocalTrainingHParams
-from tff_algos.client_works.variable_model import FunctionalVariableModel
 from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 SGD = tff.learning.optimizers.build_sgdm
 CLIENTS = problems.clients(sizes=(6, 3, 7))

@@ -13,14 +13,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
+from tasks.task import Task
 from tests import problems
 from tests.algorithms import statistics_test
 from tests.block_problems import block_model
 from tests.problems import f32
 from tff_algos import execution, registry
+from tff_algos.experiments import cohorts
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation import cohorts
-from tff_algos.simulation.task import Task
 
 SGD = tff.learning.optimizers.build_sgdm
 RATE, BATCH, STEPS = 0.1, 4, 3

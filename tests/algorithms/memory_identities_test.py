@@ -5,6 +5,7 @@ SCAFFOLD, FedDyn, MIFA, GradMA's family, MOON and FedMLB.
 
 import numpy as np
 import pytest
+from tensorflow_federated import learning
 
 from tests import block_problems, problems
 from tests.remembering_cohorts import Training, run, vector
@@ -22,8 +23,6 @@ from tests.remembering_processes import (
     some_rounds,
 )
 from tff_algos.algorithms.gradma import GradMASHParams
-
-from tensorflow_federated import learning  # isort: skip
 
 UNIFORM = learning.ClientWeighting.UNIFORM
 

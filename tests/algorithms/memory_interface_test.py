@@ -20,8 +20,8 @@ from tests.remembering_processes import (
     some_rounds,
 )
 from tests.speed import some_fast
-from tff_algos.client_works.variable_model import FunctionalVariableModel
 from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 SGD = tff.learning.optimizers.build_sgdm
 EXAMPLES = {

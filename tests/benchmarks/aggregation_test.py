@@ -4,13 +4,12 @@ No time is asserted.
 """
 
 import numpy as np
+import tensorflow_federated as tff
 
 from benchmarks import aggregation
 from benchmarks.aggregation import Measured, Round
 from tests import problems
 from tff_algos import execution
-
-import tensorflow_federated as tff  # isort: skip
 
 CLIENTS = problems.clients(sizes=(6, 4, 5, 6))
 

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.comparison import (
     engines,
     environments,
-    plots,
     processes,
+    runtime_plots,
     summary,
     tables,
 )
@@ -262,10 +262,10 @@ def test_growth_tables_have_a_row_for_every_size():
 def test_plots_are_drawn(tmp_path):
     own = Summary(Spread(0.2, 0.1, 0.3), 5.0, 1.0, 100.0)
     by_workload = {"W1": {"tff_native": own, "something new": own}}
-    plots.plot_rounds(by_workload, tmp_path / "rounds.png")
-    plots.plot_time_to_rounds(by_workload, tmp_path / "time.png")
+    runtime_plots.plot_rounds(by_workload, tmp_path / "rounds.png")
+    runtime_plots.plot_time_to_rounds(by_workload, tmp_path / "time.png")
     curves = {"fedjax": {1: Spread(1, 1, 1), 10: Spread(2, 1, 3)}}
-    plots.plot_growth({"title": ("clients", curves)}, tmp_path / "growth.png")
+    runtime_plots.plot_growth({"title": ("clients", curves)}, tmp_path / "growth.png")
     assert all((tmp_path / f"{n}.png").exists() for n in ("rounds", "time", "growth"))
 
 

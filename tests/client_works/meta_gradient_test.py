@@ -8,9 +8,10 @@ from tensorflow_federated import learning
 
 from tests import problems
 from tff_algos import client_works
-from tff_algos.client_works import local_model, passes, unrolled_training
-from tff_algos.client_works.local_model import Weights
+from tff_algos.client_works import passes, unrolled_training
 from tff_algos.client_works.unrolled_training import Steps
+from tff_algos.models import local_model
+from tff_algos.models.local_model import Weights
 
 SGD = learning.optimizers.build_sgdm
 RATE = problems.f32(0.05)

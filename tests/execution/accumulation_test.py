@@ -4,13 +4,12 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import equivalence
 from tff_algos import aggregators, execution
 from tff_algos.execution import accumulation, compilation, plan, row_memory
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 VALUE = tff.to_type(collections.OrderedDict(a=(np.float32, [3]), b=np.int32))
 

@@ -5,12 +5,11 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import equivalence
 from tff_algos import execution
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 aggregators = tff.aggregators
 

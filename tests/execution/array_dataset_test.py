@@ -5,9 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

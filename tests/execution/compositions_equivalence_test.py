@@ -7,13 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests import problems
 from tests.execution import equivalence, models
 from tff_algos import execution
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 same = equivalence.assert_same_in_both
 CLIENT_FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)

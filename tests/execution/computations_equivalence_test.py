@@ -6,11 +6,10 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import equivalence
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 same = equivalence.assert_same_in_both
 

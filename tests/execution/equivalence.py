@@ -2,12 +2,12 @@
 
 import functools
 
-from tff_algos import compat, execution  # noqa: F401  # isort: skip
-
 import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tff_algos import execution
 
 # Sums of floats in another order, and ops fused otherwise, differ by roundings.
 RTOL = 1e-5

@@ -8,12 +8,11 @@ import textwrap
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import models
 from tff_algos import execution
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

@@ -8,14 +8,13 @@ from concurrent import futures
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests import problems
 from tests.execution import equivalence, models
 from tff_algos import execution
 from tff_algos.execution import compilation
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 CLIENT_FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 

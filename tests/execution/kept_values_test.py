@@ -5,12 +5,11 @@ import weakref
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos import execution
 from tff_algos.execution.kept_values import KeptValues
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 DTYPES = [tf.float32, tf.float64, tf.int32, tf.bool, tf.bfloat16, tf.complex64]
 

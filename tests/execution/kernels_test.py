@@ -4,9 +4,6 @@ import pathlib
 
 import numpy as np
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.tsl.profiler.protobuf import xplane_pb2

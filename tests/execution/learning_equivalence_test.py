@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests import problems
 from tests.execution import equivalence, models
 from tests.speed import some_fast
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 algorithms = tff.learning.algorithms
 optimizers = tff.learning.optimizers

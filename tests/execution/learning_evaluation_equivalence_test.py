@@ -4,13 +4,12 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 import tf_keras
 
 from tests import problems
 from tests.execution import equivalence, models
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 algorithms = tff.learning.algorithms
 optimizers = tff.learning.optimizers

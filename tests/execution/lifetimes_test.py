@@ -7,14 +7,13 @@ from concurrent import futures
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
 from tests.execution import equivalence
 from tff_algos import execution
 from tff_algos.execution import compilation, graph_functions, in_process
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 _MANY = in_process._MAX_LATEST_PROGRAMS + 4
 

@@ -16,14 +16,12 @@ from concurrent import futures
 import numpy as np
 import psutil
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import equivalence
-from tff_algos import compat  # noqa: F401
 from tff_algos.execution import native
 from tff_algos.execution import worker as worker_lib
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"

@@ -4,11 +4,10 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.execution import equivalence
-
-import tensorflow as tf  # isort: skip
-import tensorflow_federated as tff  # isort: skip
 
 aggregators = tff.aggregators
 

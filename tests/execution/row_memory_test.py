@@ -4,10 +4,9 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_algos.execution import row_memory
-
-import tensorflow as tf  # isort: skip
 
 FLOAT = np.dtype(np.float32)
 

@@ -8,7 +8,7 @@ from tensorflow_federated import learning
 
 from tests import problems
 from tff_algos import finalizers
-from tff_algos.client_works import local_model
+from tff_algos.models import local_model
 
 UPDATES = np.random.default_rng(0).normal(size=(4, problems.NUM_FEATURES + 1))
 RATE = 0.5

@@ -6,11 +6,8 @@ import attrs
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+from hypothesis import strategies as st
 
 from tests.gradma_reference import MemoryReduction
 from tff_algos.finalizers import row_ownership

@@ -4,11 +4,8 @@ import hypothesis
 import numpy as np
 import pytest
 import scipy.optimize
-from hypothesis import strategies as st
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+from hypothesis import strategies as st
 
 from tff_algos.solvers import box_simplex
 

@@ -6,12 +6,9 @@ import hypothesis
 import numpy as np
 import pytest
 import scipy.optimize
+import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies as st
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 from tff_algos.solvers import cone
 

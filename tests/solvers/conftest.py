@@ -1,9 +1,6 @@
 """What the tests of solvers share."""
 
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 

@@ -4,12 +4,9 @@ import hypothesis
 import numpy as np
 import pytest
 import scipy.optimize
+import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies as st
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 from tff_algos.solvers import block_pivoting, interior_point, min_norm
 

@@ -6,14 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tasks
 from tasks import adult, adult_file, generated_adult
 from tasks.task import DataOptions, TaskError
 from tests import conftest
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 JANE = (
     "41, State-gov, 77516, Doctorate, 16, Never-married, Prof-specialty, "

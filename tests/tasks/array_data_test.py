@@ -4,12 +4,9 @@ import zipfile
 import attrs
 import numpy as np
 import pytest
-from numpy.lib import format as npy
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from numpy.lib import format as npy
 
 from tasks import array_data, array_source
 from tasks.models import image

@@ -5,14 +5,11 @@ import functools
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import cifar, fashion, image, layers, linear, normalized, text
 from tests.tasks import models_under_test
-from tff_algos.block_model import EVALUATION
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
+from tff_algos.models.block_model import EVALUATION
 
 # Blocks, and the shape of the last one's input without the examples' axis.
 MODELS = {

@@ -1,14 +1,12 @@
 import numpy as np
 import pytest
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tasks
 from tasks import cifar100, generated_images
 from tasks.task import DataOptions, TaskError
 from tests.tasks import federated_file
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 
 def _load(folder, data="auto", seed=0, **options):

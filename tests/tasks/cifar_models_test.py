@@ -4,14 +4,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from tasks.models import cifar, image
 from tests.tasks import models_under_test
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 MODEL_IDS = get_args(cifar.ModelId)
 

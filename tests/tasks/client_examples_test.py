@@ -3,9 +3,6 @@ import threading
 
 import numpy as np
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tasks import client_examples

@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tasks
 from tasks import fashion_mnist, generated_images, partition
 from tasks.task import DataOptions, TaskError
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 
 def _load(folder, data="auto", **options):

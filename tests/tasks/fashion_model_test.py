@@ -1,14 +1,11 @@
 """The model of Fashion-MNIST: against Keras layers, its dropout, its derivatives."""
 
 import numpy as np
+import tensorflow as tf
 import tf_keras
 
 from tasks.models import fashion, layers
 from tests.tasks import models_under_test
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 
 def test_the_model_has_the_published_size():

@@ -5,8 +5,6 @@ import pathlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 # One value, bytes or an integer, or many integers or floats.

@@ -4,14 +4,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks.models import image, layers
 from tests.tasks import models_under_test
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-import tensorflow_federated as tff
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import linear
 from tests.tasks import models_under_test
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 
 @pytest.mark.parametrize(

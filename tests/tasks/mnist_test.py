@@ -3,14 +3,12 @@ import importlib.util
 import numpy as np
 import pytest
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tasks
 from tasks import generated_images, mnist
 from tasks.task import DataOptions, TaskError
 from tests import conftest
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 
 def _load(folder, data="auto", **options):

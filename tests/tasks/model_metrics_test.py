@@ -4,16 +4,13 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks.models import image, metrics, text
 from tests.speed import some_fast
 from tests.tasks import models_under_test
-from tff_algos.client_works.variable_model import FunctionalVariableModel
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-import tensorflow_federated as tff
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 
 def _updated(classification, batches):

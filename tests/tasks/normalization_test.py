@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import normalization
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 CHANNELS = 4
 

@@ -3,17 +3,14 @@
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 import tf_keras
 
 from tasks.models import normalized
 from tests.tasks import models_under_test
-from tff_algos.block_model import EVALUATION, Mode
 from tff_algos.hyperparameters import HyperparameterError, choice
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-import tensorflow_federated as tff
+from tff_algos.models.block_model import EVALUATION, Mode
 
 SMALL = (8, 8, 3)
 

@@ -4,12 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import gru, lstm, recurrence
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
 
 TIME, BATCH, INPUTS, UNITS = 5, 3, 4, 2
 LAYERS = {"lstm": (lstm.lstm, 4, 1), "gru": (gru.gru, 3, 2)}

@@ -4,9 +4,6 @@ import pathlib
 
 import numpy as np
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -14,8 +11,8 @@ import tasks
 from tasks import client_examples, generated_words, stackoverflow
 from tasks.task import DataOptions, TaskError
 from tests.tasks import federated_file
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 
 def _load(folder, data="auto", seed=0, **options):

@@ -1,17 +1,14 @@
 import attrs
 import numpy as np
 import pytest
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
 from tasks import emnist, generated_glyphs, generated_text, shakespeare
 from tasks.task import DataOptions, TaskError
+from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.simulation.batching import BatchSpec
 
 SPEC = BatchSpec(batch_size=4, num_epochs=1)
 

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks.models import gru, initializers, lstm, text
 from tests.speed import some_fast
 from tests.tasks import models_under_test
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-import tensorflow_federated as tff
 
 TIME, BATCH, INPUTS, UNITS = 7, 3, 4, 5
 

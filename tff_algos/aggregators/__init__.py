@@ -7,10 +7,10 @@ from tff_algos.aggregators.latest_updates import (
     LatestUpdatesState,
 )
 from tff_algos.aggregators.mean_and_rows import MeanAndRowsFactory
-from tff_algos.aggregators.min_norm import MinNormFactory
+from tff_algos.aggregators.mean_statistics import StatisticsFactory
+from tff_algos.aggregators.min_norm_factory import MinNormFactory
 from tff_algos.aggregators.normalized_mean import NormalizedMeanFactory
 from tff_algos.aggregators.q_fair import QFairFactory
-from tff_algos.aggregators.statistics import StatisticsFactory
 from tff_algos.aggregators.total_weight import TotalWeightFactory
 
 __all__ = [

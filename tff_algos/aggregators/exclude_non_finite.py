@@ -2,8 +2,6 @@
 
 import collections
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff

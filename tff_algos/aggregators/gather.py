@@ -1,7 +1,5 @@
 """Every client's value as a row, for aggregates that are not sums."""
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

@@ -9,9 +9,6 @@ from typing import Literal, get_args
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

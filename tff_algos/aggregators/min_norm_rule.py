@@ -5,9 +5,6 @@ from typing import Literal
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 from tff_algos.solvers import box_simplex, min_norm

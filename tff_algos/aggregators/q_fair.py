@@ -7,8 +7,6 @@ arXiv 1905.10497.
 import collections
 import math
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 

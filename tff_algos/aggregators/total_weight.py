@@ -2,8 +2,6 @@
 
 import collections
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import weighted_or_mean

@@ -5,17 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks.task import Task
 from tff_algos import aggregators, finalizers
-from tff_algos.block_model import BlockModel
-from tff_algos.client_works import client_report, local_model
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.client_works import client_report
+from tff_algos.clients.batching import BatchSpec, Examples, StepBatching
+from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     DECAY,
@@ -26,9 +24,9 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec, Examples, StepBatching
-from tff_algos.simulation.stage import Stage
-from tff_algos.simulation.task import Task
+from tff_algos.models import local_model
+from tff_algos.models.block_model import BlockModel
+from tff_algos.models.local_model import ModelOrFn
 
 EVERY_TASK = "*"
 

@@ -16,16 +16,12 @@ is FedAvg with uniform weights.
 import statistics
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
+from tasks.task import Task
 from tff_algos import aggregators, client_works, finalizers
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works import local_model
 from tff_algos.client_works.control_variates import ControlVariate
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import (
     NON_NEGATIVE,
     POSITIVE,
@@ -34,7 +30,8 @@ from tff_algos.hyperparameters import (
     hparam,
     switch,
 )
-from tff_algos.simulation.task import Task
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
 
 
 @attrs.frozen(kw_only=True)

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "McMahan et al., 2017, arXiv 1602.05629"
 

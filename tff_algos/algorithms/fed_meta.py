@@ -15,14 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import finalizers
-from tff_algos.algorithms import algorithm, fed_avg, unbiased_gradient
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.algorithms import algorithm, fed_avg, uga
+from tff_algos.experiments import server_examples
 from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     DECAY,
@@ -32,7 +29,7 @@ from tff_algos.hyperparameters import (
     hparam,
     switch,
 )
-from tff_algos.simulation import server_examples
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Yao et al., 2019, arXiv 1910.08234"
 
@@ -76,7 +73,7 @@ class FedMetaHParams(
 
 @attrs.frozen(kw_only=True)
 class FedMetaUGAHParams(
-    MetaHParams, unbiased_gradient.UGAClientHParams, algorithm.ServerOptimizerHParams
+    MetaHParams, uga.UGAClientHParams, algorithm.ServerOptimizerHParams
 ):
     """FedMeta with UGA: UGA's, and the meta update's."""
 
@@ -255,7 +252,7 @@ def _build_fed_meta_stages(task, hparams):
 
 
 def _build_fed_meta_uga_stages(task, hparams):
-    inner = unbiased_gradient.build_from(task.model, hparams)
+    inner = uga.build_from(task.model, hparams)
     return algorithm.single_stage("fedmeta_uga", _build(inner, task, hparams), hparams)
 
 
@@ -275,5 +272,5 @@ FED_META_UGA = algorithm.Algorithm(
     paper=_PAPER,
     hparams=FedMetaUGAHParams,
     build_stages=_build_fed_meta_uga_stages,
-    settings=unbiased_gradient.UGA.settings,
+    settings=uga.UGA.settings,
 )

@@ -23,16 +23,13 @@ from collections.abc import Callable
 from typing import Literal
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import aggregators
 from tff_algos.aggregators.min_norm_rule import ZeroUpdates
 from tff_algos.algorithms import algorithm, fed_avg, fed_prox
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import NON_NEGATIVE, SHARE, choice, hparam, switch
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Hu et al., 2022, arXiv 2006.11489"
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM

@@ -9,16 +9,13 @@ import functools
 import types
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.block_model import BlockModel
-from tff_algos.client_works.multi_level_training import BranchLosses
+from tff_algos.client_works.fed_mlb_training import BranchLosses
 from tff_algos.hyperparameters import NON_NEGATIVE, POSITIVE, hparam
+from tff_algos.models.block_model import BlockModel
 
 _PAPER = "Kim et al., 2022, arXiv 2207.06936"
 

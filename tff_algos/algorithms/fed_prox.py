@@ -15,15 +15,12 @@ this is the paper's.
 import functools
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import NON_NEGATIVE, hparam, switch
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Li et al., 2020, arXiv 1812.06127"
 

@@ -9,16 +9,13 @@ full-batch local step.
 """
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.simulation.batching import BatchSpec
-from tff_algos.simulation.stage import Stage
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments.stage import Stage
+from tff_algos.models.local_model import ModelOrFn
 
 
 @attrs.frozen(kw_only=True)

@@ -12,16 +12,13 @@ from typing import Literal, get_args
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import algorithm, fed_avg
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.clients.batching import Examples, derive_seed
+from tff_algos.experiments import server_examples
 from tff_algos.hyperparameters import SHARE, HyperparameterError, choice, hparam, switch
-from tff_algos.simulation import server_examples
-from tff_algos.simulation.batching import Examples, derive_seed
+from tff_algos.models.local_model import ModelOrFn
 
 ShareMode = Literal["full", "split"]
 

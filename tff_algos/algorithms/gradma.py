@@ -13,18 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, client_works, finalizers
 from tff_algos.aggregators.latest_updates import RowDtype
 from tff_algos.algorithms import algorithm
 from tff_algos.algorithms.mifa import row_dtype_choice
-from tff_algos.client_works import local_model
 from tff_algos.client_works.gradma_training import QpScope, Row, StepCorrection
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.finalizers.gradient_memory import GradientMemory
 from tff_algos.hyperparameters import (
     NON_NEGATIVE,
@@ -34,6 +29,8 @@ from tff_algos.hyperparameters import (
     hparam,
     switch,
 )
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Luo et al., 2023, arXiv 2302.14307"
 _COSINE = Interval(low=-1, high=1, low_open=True, high_open=True)

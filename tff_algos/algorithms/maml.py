@@ -15,15 +15,12 @@ import functools
 from typing import get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import algorithm
 from tff_algos.client_works import meta_gradient, unrolled_training
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.client_works.meta_gradient import Query
+from tff_algos.clients.batching import BatchSpec, StepBatching
 from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     NON_NEGATIVE,
@@ -32,7 +29,7 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec, StepBatching
+from tff_algos.models.local_model import ModelOrFn
 
 
 @attrs.frozen(kw_only=True)

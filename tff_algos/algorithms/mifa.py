@@ -9,16 +9,13 @@ with momentum at the server, which with momentum 0 is MIFA.
 import functools
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, client_works
 from tff_algos.aggregators.latest_updates import MeanOver, RowDtype
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import choice, switch
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Gu et al., 2021, arXiv 2106.04159"
 

@@ -11,15 +11,12 @@ descent on the pooled data.
 """
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
 from tff_algos.hyperparameters import MOMENTUM, choice, hparam
+from tff_algos.models.local_model import ModelOrFn
 
 
 @attrs.frozen(kw_only=True)

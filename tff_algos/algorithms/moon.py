@@ -8,15 +8,12 @@ server, which with momentum 0 is MOON.
 import functools
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import client_works
 from tff_algos.algorithms import algorithm
-from tff_algos.block_model import BlockModel
 from tff_algos.hyperparameters import NON_NEGATIVE, POSITIVE, hparam
+from tff_algos.models.block_model import BlockModel
 
 _PAPER = "Li et al., 2021, arXiv 2103.16257"
 

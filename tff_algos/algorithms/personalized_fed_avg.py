@@ -13,14 +13,12 @@ server momentum, followed by the evaluation.
 """
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import algorithm
 from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import (
     AT_LEAST_ONE,
     MOMENTUM,
@@ -30,8 +28,7 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
-from tff_algos.simulation.batching import BatchSpec
-from tff_algos.simulation.stage import Stage
+from tff_algos.models.local_model import ModelOrFn
 
 _PAPER = "Jiang et al., 2019, arXiv 1909.12488"
 # The paper trains 500 rounds of FedAvg and fine-tunes 200 rounds of Reptile.

@@ -10,16 +10,12 @@ weights, whatever L; the larger q, the nearer to minimising the largest loss.
 """
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, client_works
 from tff_algos.aggregators.q_fair import LOSS_FLOOR
 from tff_algos.algorithms import algorithm
-from tff_algos.client_works.local_model import ModelOrFn
-from tff_algos.client_works.loss_weighted_training import LossReduction
+from tff_algos.client_works.q_fed_avg_training import LossReduction
 from tff_algos.hyperparameters import (
     NON_NEGATIVE,
     POSITIVE,
@@ -27,6 +23,7 @@ from tff_algos.hyperparameters import (
     choice,
     hparam,
 )
+from tff_algos.models.local_model import ModelOrFn
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -6,17 +6,17 @@ function that returns a `tff.learning.models.VariableModel`, and treats invalid
 clients alike (`client_report.report`).
 """
 
-from tff_algos.client_works.agnostic_training import (
+from tff_algos.client_works.afl_training import (
     AgnosticState,
     build_agnostic_training_client_work,
-)
-from tff_algos.client_works.attacks import attacked_batches, attacked_model
-from tff_algos.client_works.contrastive_training import (
-    build_contrastive_training_client_work,
 )
 from tff_algos.client_works.control_variates import (
     build_dynamic_regularization_client_work,
     build_scaffold_client_work,
+)
+from tff_algos.client_works.fed_mlb_training import (
+    BranchLosses,
+    build_multi_level_training_client_work,
 )
 from tff_algos.client_works.full_gradient import build_full_gradient_client_work
 from tff_algos.client_works.gradma_training import (
@@ -24,20 +24,17 @@ from tff_algos.client_works.gradma_training import (
     build_gradma_training_client_work,
 )
 from tff_algos.client_works.local_training import build_local_training_client_work
-from tff_algos.client_works.loss_weighted_training import (
-    build_loss_weighted_training_client_work,
-)
 from tff_algos.client_works.meta_gradient import (
     build_meta_gradient_client_work,
     epochs_then_all,
     steps_then_query,
 )
-from tff_algos.client_works.mime_lite import build_mime_lite_client_work
-from tff_algos.client_works.multi_level_training import (
-    BranchLosses,
-    build_multi_level_training_client_work,
-)
+from tff_algos.client_works.mime_lite_training import build_mime_lite_client_work
+from tff_algos.client_works.moon_training import build_contrastive_training_client_work
 from tff_algos.client_works.pooled_training import build_pooled_training_client_work
+from tff_algos.client_works.q_fed_avg_training import (
+    build_loss_weighted_training_client_work,
+)
 from tff_algos.client_works.remembering_process import (
     RememberingState,
     build_remembering_process,
@@ -49,8 +46,6 @@ __all__ = [
     "BranchLosses",
     "RememberingState",
     "StepCorrection",
-    "attacked_batches",
-    "attacked_model",
     "build_agnostic_training_client_work",
     "build_contrastive_training_client_work",
     "build_dynamic_regularization_client_work",

@@ -4,14 +4,11 @@ import collections
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works.local_model import LocalModel, Tensors
 from tff_algos.finite import all_finite, zero_unless
+from tff_algos.models.local_model import LocalModel, Tensors
 
 
 def client_weight(

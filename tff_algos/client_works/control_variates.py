@@ -7,19 +7,18 @@ Dynamic Regularization", 2021, arXiv 2111.04263.
 
 from typing import Literal, get_args
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import full_gradient, local_model, local_training
-from tff_algos.client_works.client_data import ClientData
-from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors
+from tff_algos.client_works import full_gradient, local_training
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.clients.client_data import ClientData
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors
 
 ControlVariate = Literal["mean_step", "full_gradient"]
 

@@ -4,15 +4,14 @@ The client work of FedSGD.
 """
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import attacks, client_report, local_model
-from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Tensors, Weights
+from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import measurements
+from tff_algos.clients import attacks
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
 
 
 @attrs.frozen

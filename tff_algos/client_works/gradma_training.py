@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model, local_training, remembered_weights
-from tff_algos.client_works.client_data import ClientDataFields
-from tff_algos.client_works.local_model import LocalModel, Tensors
+from tff_algos.client_works import local_training, remembered_weights
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
     RememberingReport,
     build_remembering_process,
 )
 from tff_algos.client_works.round_process import build_round_process
+from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, Tensors
 from tff_algos.solvers import cone
 
 Row = Literal["previous", "server", "drift"]

@@ -10,23 +10,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import attacks, client_report, local_model
-from tff_algos.client_works.client_data import ClientDataFields
-from tff_algos.client_works.local_model import (
+from tff_algos.client_works import client_report
+from tff_algos.client_works.round_process import build_round_process
+from tff_algos.clients import attacks
+from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.hyperparameters import DECAY, HyperparameterError
+from tff_algos.models import local_model
+from tff_algos.models.local_model import (
     BatchResult,
     LocalModel,
     ModelOrFn,
     Tensors,
     Weights,
 )
-from tff_algos.client_works.round_process import build_round_process
-from tff_algos.hyperparameters import DECAY, HyperparameterError
 from tff_algos.optimizers import in_weights_dtype
 
 

@@ -9,21 +9,10 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import (
-    attacks,
-    client_report,
-    local_model,
-    passes,
-    unrolled_training,
-)
-from tff_algos.client_works.client_data import ClientData, ClientDataFields
-from tff_algos.client_works.local_model import LocalModel, ModelOrFn, Weights
+from tff_algos.client_works import client_report, passes, unrolled_training
 from tff_algos.client_works.local_training import (
     decay_learning_rate,
     initialize_optimizer,
@@ -31,7 +20,11 @@ from tff_algos.client_works.local_training import (
 from tff_algos.client_works.passes import Passes
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
+from tff_algos.clients import attacks
+from tff_algos.clients.client_data import ClientData, ClientDataFields
 from tff_algos.finite import zero_unless
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
 
 Query = Literal["next_batch", "all", "held_out"]
 

@@ -7,9 +7,6 @@ reads the examples once, whole passes at a time, and takes batches by number.
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 # More examples than any client has, more passes than any work takes.

@@ -7,15 +7,13 @@ a client.
 
 import collections
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
-from tff_algos.client_works.local_model import ModelOrFn, VariableLocalModel
 from tff_algos.client_works.local_training import initialize_optimizer, train
-from tff_algos.client_works.variable_model import FunctionalVariableModel
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn, VariableLocalModel
+from tff_algos.models.variable_model import FunctionalVariableModel
 
 BASELINE = "baseline_metrics"
 PERSONALIZED = "personalized_metrics"

@@ -1,14 +1,13 @@
 """Training on pooled examples, with an optimizer that outlives the round."""
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import client_report, local_model
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.client_works import client_report
 from tff_algos.client_works.local_training import train
 from tff_algos.client_works.round_process import measurements
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
 
 
 def build_pooled_training_client_work(

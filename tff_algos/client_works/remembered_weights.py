@@ -3,13 +3,11 @@
 import collections
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
-from tff_algos.client_works import local_model
-from tff_algos.client_works.local_model import ModelOrFn, Tensors
 from tff_algos.client_works.local_training import LocalUpdate
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn, Tensors
 
 
 def specs(model: ModelOrFn) -> Any:

@@ -6,16 +6,13 @@ from typing import Any
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model
-from tff_algos.client_works.client_data import ClientData, ClientDataFields
 from tff_algos.client_works.client_report import ClientReport, UpdateWithStatistics
-from tff_algos.client_works.local_model import LocalModel, ModelOrFn
+from tff_algos.clients.client_data import ClientData, ClientDataFields
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, ModelOrFn
 
 _BATCHES_ALONE = ClientDataFields()
 

@@ -18,14 +18,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works.local_model import LocalModel, Tensors, Weights
 from tff_algos.client_works.passes import Passes
+from tff_algos.models.local_model import LocalModel, Tensors, Weights
 
 Reduction = Literal["mean", "sum"]
 

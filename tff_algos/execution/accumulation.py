@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 from tff_algos.execution import graph_rewrites

@@ -11,8 +11,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

@@ -10,18 +10,10 @@ import collections
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.execution import (
-    accumulation,
-    chunk_functions,
-    client_data,
-    types,
-)
+from tff_algos.execution import accumulation, chunk_functions, client_batches, types
 from tff_algos.execution.client_passes import (
     PassInputs,
     PassResult,
@@ -47,7 +39,7 @@ _MOST_SHARES, _LEAST_SHARE = 8, 64
 
 
 def schedule(
-    clients: Sequence[client_data.ClientBatches],
+    clients: Sequence[client_batches.ClientBatches],
 ) -> Iterator[chunk_functions.Step]:
     """Yields the steps of a chunk, every client's batches in their order.
 
@@ -94,7 +86,7 @@ class BatchedPass:
         client_pass: ClientPass,
         work: VectorizedWork,
         devices: Sequence[str],
-        cache: client_data.BatchCache,
+        cache: client_batches.BatchCache,
         memory: RowMemory,
     ):
         """Traces nothing yet.
@@ -188,7 +180,7 @@ class BatchedPass:
 
     def _chunk_size(
         self,
-        first: Sequence[client_data.ClientBatches],
+        first: Sequence[client_batches.ClientBatches],
         chunk_bytes: int,
         num_clients: int,
     ) -> int:
@@ -205,7 +197,7 @@ class BatchedPass:
         self,
         inputs: PassInputs,
         positions: range,
-        data: Sequence[Sequence[client_data.ClientBatches]],
+        data: Sequence[Sequence[client_batches.ClientBatches]],
         functions: chunk_functions.ChunkFunctions,
     ) -> Tensors:
         tensors = self._stacked_inputs(inputs, positions)
@@ -234,7 +226,7 @@ class BatchedPass:
 
     def _read(
         self, inputs: PassInputs, position: int
-    ) -> list[client_data.ClientBatches]:
+    ) -> list[client_batches.ClientBatches]:
         """Returns the batches of each data set that a client's work reduces."""
         variants = None
         result = []
@@ -242,7 +234,7 @@ class BatchedPass:
             specs = self._element_specs(index)
             if source is None:
                 variants = variants or self._make_data(inputs, position)
-                result.append(client_data.read(variants[index], specs))
+                result.append(client_batches.read(variants[index], specs))
             else:
                 port = self._work.fragment.inputs[source]
                 value = inputs.clients[port][position]

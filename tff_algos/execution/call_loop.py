@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 from tensorflow_federated.python.common_libs import tracing
 
 _T = TypeVar("_T")

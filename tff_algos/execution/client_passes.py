@@ -11,9 +11,6 @@ from concurrent import futures
 from typing import TypeVar
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 from tff_algos.execution import accumulation, graph_functions, graph_rewrites

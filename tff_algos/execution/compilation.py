@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import (

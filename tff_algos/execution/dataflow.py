@@ -16,9 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 
-from absl import logging
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
+from absl import logging
 
 
 class UnknownDeviceError(ValueError):

@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context

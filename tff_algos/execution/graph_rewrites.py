@@ -10,8 +10,6 @@ that may be imported anywhere, any number of times, and run by many threads.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 from tensorflow.core.framework import (
     function_pb2,

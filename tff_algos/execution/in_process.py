@@ -19,17 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
-import tree
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
+import tree
 from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
 from tff_algos.execution import (
-    client_data,
+    client_batches,
     client_passes,
     compilation,
     devices,
@@ -70,7 +67,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._resources = pass_runner.Resources(
             devices=devices.resolve(runtime_devices),
             workers=client_passes.Workers(num_threads or _num_cpus()),
-            cache=client_data.BatchCache(max_cached_bytes),
+            cache=client_batches.BatchCache(max_cached_bytes),
             row_memory=row_memory.RowMemory(),
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,

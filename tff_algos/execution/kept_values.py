@@ -10,9 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 

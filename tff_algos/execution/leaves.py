@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.core.framework import function_pb2

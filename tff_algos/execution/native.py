@@ -14,11 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-from absl import logging
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow_federated as tff
+from absl import logging
 
 from tff_algos.execution import call_loop
 from tff_algos.execution import worker as worker_lib

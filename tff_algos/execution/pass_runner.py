@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 
 import attrs
+import tensorflow as tf
 from absl import logging
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
-import tensorflow as tf
-
-from tff_algos.execution import client_data, vectorization
+from tff_algos.execution import client_batches, vectorization
 from tff_algos.execution.batched_passes import BatchedPass
 from tff_algos.execution.client_passes import (
     PassInputs,
@@ -49,7 +46,7 @@ class Resources:
 
     devices: Sequence[str]
     workers: Workers
-    cache: client_data.BatchCache
+    cache: client_batches.BatchCache
     row_memory: RowMemory
     batch_clients: bool | None
     default_num_clients: int

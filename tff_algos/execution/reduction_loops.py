@@ -8,9 +8,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 from tensorflow.core.framework import (
     function_pb2,
@@ -18,7 +15,7 @@ from tensorflow.core.framework import (
     tensor_shape_pb2,
 )
 
-from tff_algos.execution import client_data
+from tff_algos.execution import client_batches
 from tff_algos.execution.graph_rewrites import (
     GraphDef,
     Nodes,
@@ -293,7 +290,7 @@ def _loop(
     iterator = function.node_def.add(name="iterator", op="AnonymousIteratorV3")
     _set_data(iterator, data)
     plain = function.node_def.add(name="plain", op="OptionsDataset", input=["in0"])
-    plain.attr["serialized_options"].s = client_data.serialized_options()
+    plain.attr["serialized_options"].s = client_batches.serialized_options()
     _set_data(plain, data)
     start = function.node_def.add(
         name="start", op="MakeIterator", input=["plain:handle:0", "iterator:handle:0"]

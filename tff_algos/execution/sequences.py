@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Sequence
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.types import type_conversions

@@ -15,9 +15,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.core.framework import function_pb2, node_def_pb2

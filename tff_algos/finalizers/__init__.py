@@ -14,7 +14,7 @@ from tff_algos.finalizers.gradient_memory import (
     build_gradient_memory_finalizer,
 )
 from tff_algos.finalizers.meta_update import MetaUpdate, build_meta_update
-from tff_algos.finalizers.statistics import build_statistics_finalizer
+from tff_algos.finalizers.replace_statistics import build_statistics_finalizer
 
 __all__ = [
     "AverageState",

@@ -6,8 +6,6 @@ Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv
 
 import collections
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff

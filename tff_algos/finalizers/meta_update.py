@@ -8,17 +8,15 @@ from typing import Any
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_model, unrolled_training
-from tff_algos.client_works.local_model import ModelOrFn
+from tff_algos.client_works import unrolled_training
 from tff_algos.client_works.local_training import decay_learning_rate
 from tff_algos.client_works.passes import Passes
 from tff_algos.finite import all_finite
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
 from tff_algos.optimizers import in_weights_dtype
 
 # A step on all examples sums over batches of this size, which bounds the memory.

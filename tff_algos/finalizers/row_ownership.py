@@ -6,9 +6,6 @@ Federated Learning with Alleviated Catastrophic Forgetting", 2023, arXiv 2302.14
 
 import attrs
 import numpy as np
-
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 _FREE = -1

@@ -5,8 +5,6 @@ for linear least squares problems with nonnegative variables", 1994. Guess which
 lie on a bound, solve for the others, move all that contradict the guess at once, repeat.
 """
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

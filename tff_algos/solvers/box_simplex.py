@@ -10,8 +10,6 @@ rounding. An element with `lower == upper` (a client that takes no part has 0 fo
 keeps that value and changes nothing else.
 """
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import tensorflow as tf
 
 _LARGEST = 1e12

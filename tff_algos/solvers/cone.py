@@ -26,8 +26,6 @@ a = Qz + p, which is what <G_i, v> exceeds its bound by:
 import itertools
 from typing import NamedTuple
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

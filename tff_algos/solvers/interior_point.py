@@ -7,8 +7,6 @@ the vectors, also where they depend on each other.
 
 from typing import NamedTuple
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

@@ -22,8 +22,6 @@ any number of decades.
 
 from typing import NamedTuple
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from tff_algos import compat  # noqa: F401  # isort: skip
-
 import numpy as np
 import tensorflow as tf
 

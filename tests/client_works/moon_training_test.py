@@ -1,0 +1,84 @@
+"""The model-contrastive loss, against NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_algos.client_works.moon_training import contrastive_loss
+
+RNG = np.random.default_rng(0)
+FEATURES, SERVER, PREVIOUS = RNG.normal(size=[3, 6, 4])
+
+
+def cosines(left, right):
+    norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+    return np.sum(left * right, axis=-1) / norms
+
+
+def formula(features, server, previous, temperature):
+    near = np.exp(cosines(features, server) / temperature)
+    far = np.exp(cosines(features, previous) / temperature)
+    return np.mean(-np.log(near / (near + far)))
+
+
+def loss_and_gradient(features, server, previous, temperature=0.5, dtype=tf.float64):
+    features, server, previous = (
+        tf.constant(t, dtype) for t in (features, server, previous)
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(features)
+        loss = contrastive_loss(features, server, previous, temperature)
+    return loss.numpy(), tape.gradient(loss, features).numpy()
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 3.0])
+def test_it_is_the_mean_over_the_examples_of_the_papers_formula(temperature):
+    found, _ = loss_and_gradient(FEATURES, SERVER, PREVIOUS, temperature)
+    assert found == pytest.approx(formula(FEATURES, SERVER, PREVIOUS, temperature))
+
+
+def test_its_gradient_is_that_of_finite_differences():
+    _, gradient = loss_and_gradient(FEATURES, SERVER, PREVIOUS)
+    for at in ((0, 0), (3, 2), (5, 3)):
+        step = np.zeros_like(FEATURES)
+        step[at] = 1e-6
+        above = formula(FEATURES + step, SERVER, PREVIOUS, 0.5)
+        below = formula(FEATURES - step, SERVER, PREVIOUS, 0.5)
+        assert gradient[at] == pytest.approx((above - below) / 2e-6, rel=1e-5)
+
+
+def test_between_equal_models_it_is_log_2_and_pulls_nowhere():
+    loss, gradient = loss_and_gradient(FEATURES, SERVER, SERVER)
+    assert loss == pytest.approx(np.log(2), rel=1e-12)
+    np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
+
+
+def test_a_step_against_it_goes_to_the_server_and_away_from_the_past():
+    _, gradient = loss_and_gradient(FEATURES, SERVER, PREVIOUS)
+    after = FEATURES - 1e-3 * gradient
+    assert np.mean(cosines(after, SERVER)) > np.mean(cosines(FEATURES, SERVER))
+    assert np.mean(cosines(after, PREVIOUS)) < np.mean(cosines(FEATURES, PREVIOUS))
+
+
+def test_the_length_of_features_does_not_matter():
+    expected, _ = loss_and_gradient(FEATURES, SERVER, PREVIOUS)
+    found, _ = loss_and_gradient(7 * FEATURES, 0.1 * SERVER, 1e3 * PREVIOUS)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_features_of_zero_are_as_far_from_both(dtype):
+    features = FEATURES * [[0.0]] * 6
+    loss, gradient = loss_and_gradient(features, SERVER, SERVER, dtype=dtype)
+    assert loss == pytest.approx(np.log(2))
+    assert np.all(np.isfinite(gradient))
+    zeros = np.zeros_like(SERVER)
+    loss, gradient = loss_and_gradient(FEATURES, zeros, zeros, dtype=dtype)
+    assert loss == pytest.approx(np.log(2))
+    np.testing.assert_array_equal(gradient, zeros)
+
+
+def test_a_tiny_temperature_does_not_overflow():
+    loss, gradient = loss_and_gradient(SERVER, -SERVER, SERVER, 1e-4, tf.float32)
+    assert loss == pytest.approx(2e4, rel=1e-5)
+    assert np.all(np.isfinite(gradient))

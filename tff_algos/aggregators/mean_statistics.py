@@ -1,0 +1,66 @@
+"""Clients' statistics of their examples, beside another aggregate.
+
+Moving means and variances of batch normalisation are no weights that an update could
+be of: they are averaged by themselves, by how many examples they are of.
+"""
+
+import collections
+
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
+
+
+class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
+    """Averages statistics by numbers of examples, and gives updates to another factory.
+
+    Values are `<update, statistics, num_examples>`.
+    """
+
+    def __init__(
+        self, inner: tff.aggregators.WeightedAggregationFactory | None = None
+    ) -> None:
+        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+
+        Raises:
+          TypeError: If `inner` is not a weighted aggregation factory.
+        """
+        self._inner = weighted_or_mean(inner)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for values and weights of the given types.
+
+        Its result is `<update=the inner process's, statistics=their mean>`, its state
+        and measurements are the inner process's.
+        """
+        inner = self._inner.create(value_type.update, weight_type)
+        mean = tff.aggregators.MeanFactory().create(
+            value_type.statistics, value_type.num_examples
+        )
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_zip((inner.initialize(), mean.initialize()))
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            inner_state, mean_state = state
+            output = inner.next(inner_state, value.update, weight)
+            means = mean.next(mean_state, value.statistics, value.num_examples)
+            return tff.templates.MeasuredProcessOutput(
+                tff.federated_zip((output.state, means.state)),
+                tff.federated_zip(
+                    collections.OrderedDict(
+                        update=output.result, statistics=means.result
+                    )
+                ),
+                output.measurements,
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_fn)

@@ -1,0 +1,337 @@
+"""The aggregate of least norm: a common descent direction of all clients.
+
+Hu, Shaloudegi, Zhang, Yu: "Federated Learning Meets Multi-Objective Optimization",
+2022, arXiv 2006.11489 (FedMGDA+). The multiple gradient descent algorithm is by
+Desideri, 2012.
+"""
+
+import collections
+from typing import get_args
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import (
+    build_exclude_computation,
+    check_floating_point,
+)
+from tff_algos.aggregators.gather import build_gather_computation
+from tff_algos.aggregators.min_norm_rule import (
+    MinNormRule,
+    MinNormWeights,
+    ZeroUpdates,
+    combine_rows,
+    combine_some_rows,
+    quick_gram_matrix,
+)
+
+_named = collections.OrderedDict
+
+
+class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
+    """Combines clients' updates to the one of least norm.
+
+        min over lambda of || sum_i lambda_i * u_i ||
+        with sum_i lambda_i = 1, lambda >= 0, |lambda_i - lambda0_i| <= epsilon
+
+    u_i is a client's update, or with `normalize` its direction u_i / ||u_i||, the norm
+    over all tensors together. lambda_0 is in proportion to the clients' weights. Where
+    the box is wide, the result d satisfies <u_i, d> >= ||d||^2 for every client: no
+    client's loss rises at first order. With `epsilon` 0 it is the weighted mean, of
+    directions with `normalize`. Directions do not depend on how large a client makes
+    its update.
+
+    Clients with a weight of zero, or whose update is not finite, take no part, and
+    lambda_0 sums to one over the others. With nobody left the result is NaN, as of
+    `tff.aggregators.MeanFactory`, which learning processes reject.
+
+    Inner products of float32 updates are right to about 1e-8 of the updates' norms,
+    those of other dtypes to float64's precision; weights are found in float64.
+
+    The server sees every client's update by itself: incompatible with secure
+    aggregation, and with privacy mechanisms that rest on sums alone. It holds all of
+    them at once or, with `num_blocks`, one block of columns after the other.
+
+    For example, in TFF's own FedAvg:
+
+        tff.learning.algorithms.build_weighted_fed_avg(
+            model_fn,
+            tff.learning.optimizers.build_sgdm(0.1),
+            client_weighting=tff.learning.ClientWeighting.UNIFORM,
+            model_aggregator=MinNormFactory(normalize=True),
+        )
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        normalize: bool = False,
+        median_norm: bool = False,
+        cap: float | None = None,
+        zero_updates: ZeroUpdates = "exclude",
+        num_blocks: int = 1,
+    ) -> None:
+        """Sets the rule.
+
+        Args:
+          epsilon: Half the width of the box around lambda_0, >= 0; 1 for none.
+          normalize: Whether updates are divided by their norms.
+          median_norm: Whether the combination of directions is multiplied by the
+            median norm of those who take part; only with `normalize`.
+          cap: The largest weight, in (0, 1]; where it is less than an equal share of
+            all, weights are equal. None for no cap. A lambda_0 that exceeds it is
+            replaced by the nearest weights that do not.
+          zero_updates: What of an update of zero (its norm at most 1e-12 of the
+            largest): "exclude" leaves the client out; "keep" takes it for what it is
+            to all clients, a point that cannot be improved, and the result is zero
+            where the box allows it.
+          num_blocks: 1: the server holds all updates, S * d numbers. More: it holds
+            so many blocks of their columns one after the other, S * d / `num_blocks`
+            numbers at a time, for which clients upload in as many turns, and in a
+            last one their part of the combination. Runtimes keep the clients' updates
+            in between.
+
+        Raises:
+          ValueError: If an argument is out of range.
+        """
+        if not 0 <= epsilon < float("inf"):
+            raise ValueError(f"Expected epsilon of at least 0, found {epsilon}.")
+        if median_norm and not normalize:
+            raise ValueError("Expected normalize=True with median_norm=True.")
+        if cap is not None and not 0 < cap <= 1:
+            raise ValueError(f"Expected cap in (0, 1] or None, found {cap}.")
+        if zero_updates not in get_args(ZeroUpdates):
+            raise ValueError(
+                f"Expected zero_updates out of {get_args(ZeroUpdates)}, found "
+                f"{zero_updates!r}."
+            )
+        if type(num_blocks) is not int or num_blocks < 1:
+            raise ValueError(f"Expected num_blocks of at least 1, found {num_blocks}.")
+        self._num_blocks = num_blocks
+        self._rule = MinNormRule(
+            epsilon=float(epsilon),
+            normalize=bool(normalize),
+            median_norm=bool(median_norm),
+            cap=None if cap is None else float(cap),
+            zero_updates=zero_updates,
+        )
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for updates and weights of the given types.
+
+        It has no state. Its measurements are scalars at the server:
+
+          num_non_finite_clients: int32, clients left out since something of theirs
+            was not finite.
+          num_zero_updates: int32, clients whose update was zero.
+          qp_fallbacks: int32, 1 where the solver's certificate failed, so that the
+            weights were lambda_0.
+          qp_gap: float32, by how much half of the squared norm may exceed the least.
+          qp_iterations: int32, of the solver.
+          lambda_min, lambda_max: float32, extreme weights of those who take part.
+          base_update_norm: float32, the norm with weights lambda_0.
+
+        Raises:
+          TypeError: If `value_type` holds anything but floating point tensors of
+            known shape.
+        """
+        check_floating_point(value_type)
+        if self._num_blocks == 1:
+            combine = _build_combination(self._rule, value_type, weight_type)
+        else:
+            combine = _build_blockwise_combination(
+                self._rule, value_type, weight_type, self._num_blocks
+            )
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            result, measurements = combine(value, weight)
+            return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _build_combination(
+    rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type
+) -> tff.Computation:
+    """Builds `({value}@CLIENTS, {weight}@CLIENTS -> <value, measurements>)`.
+
+    The inner products tell which updates are not finite, so that clients need not look
+    at theirs.
+    """
+    gather = build_gather_computation(
+        tff.StructType([("weight", weight_type), ("value", value_type)])
+    )
+
+    @tff.tensorflow.computation(gather.type_signature.result.member)
+    @tf.function
+    def combine(gathered):
+        rows, weights = tf.nest.flatten(gathered["value"]), gathered["weight"]
+        gram = tf.add_n([quick_gram_matrix(each) for each in rows])
+        finite = tf.math.is_finite(tf.linalg.diag_part(gram))
+        finite &= tf.math.is_finite(tf.cast(weights, tf.float64))
+        of_finite = finite[:, tf.newaxis] & finite[tf.newaxis, :]
+        chosen = rule.weights(
+            tf.where(of_finite, gram, 0.0), tf.where(finite, weights, 0)
+        )
+        combined = tf.cond(
+            tf.reduce_all(finite),
+            lambda: [combine_rows(chosen.coefficients, each) for each in rows],
+            lambda: [combine_some_rows(chosen.coefficients, each) for each in rows],
+        )
+        result = tf.nest.pack_sequence_as(gathered["value"], combined)
+        return result, _measurements(tf.logical_not(finite), chosen)
+
+    @tff.federated_computation(
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def gather_and_combine(value, weight):
+        gathered = gather(tff.federated_zip(_named(weight=weight, value=value)))
+        result, measurements = tff.federated_map(combine, gathered)
+        return result, measurements
+
+    return gather_and_combine
+
+
+def _measurements(
+    excluded: tf.Tensor, chosen: MinNormWeights
+) -> collections.OrderedDict[str, tf.Tensor]:
+    """Returns those of the rule and how many clients were excluded, of [S]."""
+    count = tf.reduce_sum(tf.cast(excluded, tf.int32))
+    return _named(num_non_finite_clients=count, **chosen.measurements)
+
+
+def _build_blockwise_combination(
+    rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type, num_blocks: int
+) -> tff.Computation:
+    """Builds what `_build_combination` does, with a block of columns at a time.
+
+    A client finds its own coefficient by the fingerprint of its update, so it needs no
+    number of its own; those of equal updates share theirs.
+    """
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+    leaves = tf.nest.flatten(specs)
+    sizes = [spec.shape.num_elements() for spec in leaves]
+    width = -(-sum(sizes) // num_blocks)
+    padding = width * num_blocks - sum(sizes)
+    dtype = tf.float32 if all(s.dtype == tf.float32 for s in leaves) else tf.float64
+    blocks_type = tff.TensorType(dtype.as_numpy_dtype, [num_blocks, width])
+
+    @tff.tensorflow.computation(value_type)
+    def to_blocks(value):
+        parts = [tf.reshape(tf.cast(t, dtype), [-1]) for t in tf.nest.flatten(value)]
+        flat = tf.concat([*parts, tf.zeros([padding], dtype)], axis=0)
+        return tf.reshape(flat, [num_blocks, width])
+
+    @tff.tensorflow.computation(blocks_type)
+    def from_blocks(blocks):
+        *parts, _ = tf.split(tf.reshape(blocks, [-1]), [*sizes, padding])
+        tensors = [
+            tf.cast(tf.reshape(part, spec.shape), spec.dtype)
+            for part, spec in zip(parts, leaves, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(specs, tensors)
+
+    @tff.tensorflow.computation(blocks_type)
+    def fingerprint(blocks):
+        content = tf.reshape(tf.bitcast(blocks, tf.uint8), [1, -1])
+        code = tf.raw_ops.Fingerprint(data=content, method="farmhash64")
+        return tf.bitcast(code, tf.int64)[0]
+
+    @tff.tensorflow.computation(blocks_type, np.int32)
+    def cut(blocks, index):
+        return tf.gather(blocks, index)
+
+    exclude = build_exclude_computation(value_type, weight_type)
+    gather_labels = build_gather_computation(
+        tff.to_type(_named(weight=weight_type, fingerprint=np.int64, excluded=np.int32))
+    )
+    gather_block = build_gather_computation(
+        tff.TensorType(dtype.as_numpy_dtype, [width])
+    )
+    rows_type = gather_block.type_signature.result.member
+    gram_type = tff.TensorType(np.float64, [None, None])
+
+    # The next block's number comes with a block that is here: so they come in turns.
+    @tff.tensorflow.computation(rows_type, np.int32)
+    @tf.function
+    def first_gram(rows, index):
+        return quick_gram_matrix(rows), index + 1
+
+    @tff.tensorflow.computation(rows_type, np.int32, gram_type)
+    @tf.function
+    def add_gram(rows, index, gram):
+        return gram + quick_gram_matrix(rows), index + 1
+
+    @tff.tensorflow.computation
+    def first_index():
+        return tf.constant(0)
+
+    labels_type = gather_labels.type_signature.result.member
+
+    @tff.tensorflow.computation(gram_type, labels_type)
+    @tf.function
+    def choose(gram, labels):
+        chosen = rule.weights(gram, labels["weight"])
+        return chosen.coefficients, _measurements(labels["excluded"], chosen)
+
+    @tff.tensorflow.computation(
+        blocks_type, np.int64, tff.TensorType(np.float64, [None]), labels_type
+    )
+    @tf.function
+    def own_part(blocks, own_fingerprint, coefficients, labels):
+        mine = tf.cast(tf.equal(labels["fingerprint"], own_fingerprint), tf.float64)
+        # Nothing found would be 0 / 0: no number, and a round that is rejected.
+        coefficient = tf.reduce_sum(mine * coefficients) / tf.reduce_sum(mine)
+        return blocks * tf.cast(coefficient, dtype)
+
+    @tff.federated_computation(
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def combine_in_turns(value, weight):
+        value, weight, excluded = tff.federated_map(exclude, (value, weight))
+        blocks = tff.federated_map(to_blocks, value)
+        label = tff.federated_map(fingerprint, blocks)
+        labels = gather_labels(
+            tff.federated_zip(
+                _named(weight=weight, fingerprint=label, excluded=excluded)
+            )
+        )
+        index = tff.federated_eval(first_index, tff.SERVER)
+        gram = None
+        for _ in range(num_blocks):
+            rows = gather_block(
+                tff.federated_map(cut, (blocks, tff.federated_broadcast(index)))
+            )
+            if gram is None:
+                gram, index = tff.federated_map(first_gram, (rows, index))
+            else:
+                gram, index = tff.federated_map(add_gram, (rows, index, gram))
+        coefficients, measurements = tff.federated_map(choose, (gram, labels))
+        parts = tff.federated_map(
+            own_part,
+            (
+                blocks,
+                label,
+                tff.federated_broadcast(coefficients),
+                tff.federated_broadcast(labels),
+            ),
+        )
+        total = tff.federated_sum(parts)
+        return tff.federated_map(from_blocks, total), measurements
+
+    return combine_in_turns

@@ -1,0 +1,231 @@
+"""Local training of clients whose weights follow their losses.
+
+The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
+Federated Learning", 2019, arXiv 1902.00146.
+"""
+
+from typing import Literal, get_args
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_training, round_process
+from tff_algos.clients import attacks
+from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.finite import zero_unless
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
+from tff_algos.solvers import box_simplex
+
+AflMode = Literal["epochs", "batch"]
+AflLoss = Literal["batches", "examples"]
+
+
+@attrs.frozen
+class AgnosticState:
+    """The state of agnostic training.
+
+    Attributes:
+      round_num: int32 [].
+      mixture: lambda, float64 [N]: the weights of all clients, which sum to one.
+    """
+
+    round_num: object
+    mixture: object
+
+
+def _summing_losses(afl_loss: AflLoss) -> local_training.StepGradients:
+    """Returns plain gradients that carry the sum of the losses, and of their weights."""
+
+    def gradients(model, state, batch):
+        result, (total, count) = local_training.plain_gradients(model, state, batch)
+        size = tf.cast(result.num_examples, tf.float64)
+        weight = size if afl_loss == "examples" else tf.ones_like(size)
+        loss = tf.cast(result.loss, tf.float64)
+        return result, (total + weight * loss, count + weight)
+
+    return gradients
+
+
+def ascend(
+    mixture: tf.Tensor, losses: tf.Tensor, takes_part: tf.Tensor, rate: float
+) -> tf.Tensor:
+    """Moves weights towards clients with large losses.
+
+    Args:
+      mixture: lambda, float64 [N], on the simplex.
+      losses: float64 [N]; only those of clients that take part are looked at.
+      takes_part: bool [N], who reports a loss. The others keep their weights, and those
+        who report share the rest: their lambdas move within their sum of before.
+      rate: gamma_lambda, per loss.
+
+    Returns:
+      The Euclidean projection of lambda + gamma_lambda * F on these weights.
+    """
+    zeros = tf.zeros_like(mixture)
+    own = tf.where(takes_part, mixture, zeros)
+    total = tf.reduce_sum(own)
+    raised = tf.where(takes_part, mixture + rate * losses, zeros)
+    upper = tf.where(takes_part, total, zeros)
+    moved = box_simplex.project(raised, zeros, upper, total)
+    return tf.where(takes_part, moved, mixture)
+
+
+def build_agnostic_training_client_work(
+    model: ModelOrFn,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    num_clients: int,
+    mixture_learning_rate: float,
+    afl_mode: AflMode = "epochs",
+    afl_loss: AflLoss = "batches",
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds local training with weights lambda, which it raises where losses are large.
+
+    A client's update weight is its lambda of before the round. Its loss is the mean of
+    the losses before each of its steps, which with one local step is that of the server's
+    model: in the paper a client takes one gradient of one batch, Hu et al. (arXiv
+    2006.11489) let it train for an epoch and average the losses of its batches. Losses
+    reach the server as a sum of vectors of length N with one entry each, so updates need
+    not be seen one by one. Clients that are excluded, as in
+    `build_local_training_client_work` or since their loss is not finite, keep their
+    lambda, and so do clients that are not in the cohort; those who report share the rest
+    (`ascend`).
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      optimizer: The client optimizer.
+      num_clients: N, all clients there are, >= 1.
+      mixture_learning_rate: gamma_lambda, per loss, >= 0.
+      afl_mode: Whether a client trains on all batches that it gets, "epochs", or takes
+        a step on the first alone, "batch".
+      afl_loss: Whether its loss is the mean over its "batches" of their mean losses, or
+        over its "examples"; they differ where batches differ in size.
+      learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`; here only statistics
+        weigh by examples.
+
+    Returns:
+      A process whose `next` maps `<AgnosticState@SERVER, {ModelWeights}@CLIENTS,
+      {<examples=B*, client_index=int32*>}@CLIENTS>` to client results of type
+      `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
+      of `build_local_training_client_work`, with `lambda_min`, `lambda_max` and
+      `max_loss` (float32) besides. `client_index` holds one number in [0, N): the
+      client's own.
+
+    Raises:
+      ValueError: If `afl_mode` or `afl_loss` is none of those.
+    """
+    for name, value, choices in (
+        ("afl_mode", afl_mode, get_args(AflMode)),
+        ("afl_loss", afl_loss, get_args(AflLoss)),
+    ):
+        if value not in choices:
+            raise ValueError(f"Expected {name} out of {choices}, found {value!r}.")
+    weights_type = local_model.weights_type(model)
+    fields = ClientDataFields(client_index=True, num_examples=with_num_examples)
+    data_type = fields.type(model)
+    aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
+    local_update = local_training.build_local_update(
+        optimizer, learning_rate_decay=learning_rate_decay
+    )
+
+    @tff.tensorflow.computation
+    def first_state():
+        share = tf.constant(1 / num_clients, tf.float64)
+        return AgnosticState(tf.constant(0), tf.fill([num_clients], share))
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(first_state, tff.SERVER)
+
+    state_type = first_state.type_signature.result
+
+    @tff.tensorflow.computation(state_type, weights_type, data_type)
+    def client_work(state, server_weights, data):
+        view = local_model.create(model)
+
+        @tf.function
+        def work(state, server_weights, data):
+            own_data = fields.read(data)
+            index, batches = own_data.client_index, own_data.batches
+            if afl_mode == "batch":
+                batches = batches.take(1)
+            nothing = (tf.constant(0.0, tf.float64), tf.constant(0.0, tf.float64))
+            update = local_update(
+                view,
+                state.round_num,
+                server_weights,
+                batches,
+                _summing_losses(afl_loss),
+                nothing,
+            )
+            loss = tf.math.divide_no_nan(*update.final.carry)
+            loss = attacks.reported_loss(loss, batches)
+            uniform = tff.learning.ClientWeighting.UNIFORM
+            report = update.report(view, server_weights, uniform, loss)
+            report = report.with_weight(
+                tf.cast(tf.gather(state.mixture, index), tf.float32)
+            ).with_num_examples(own_data.num_examples)
+            loss = zero_unless(report.counts_in, loss)
+            own = tf.one_hot(index, num_clients, dtype=tf.float64)
+            return (
+                report.result,
+                report.metrics,
+                report.counts,
+                own * loss,
+                own * tf.cast(report.counts_in, tf.float64),
+                tf.cast(loss, tf.float32),
+            )
+
+        return work(state, server_weights, data)
+
+    @tff.tensorflow.computation(
+        state_type, (np.float64, [num_clients]), (np.float64, [num_clients])
+    )
+    @tf.function
+    def next_state(state, losses, counts):
+        mean_losses = tf.math.divide_no_nan(losses, counts)
+        mixture = ascend(state.mixture, mean_losses, counts > 0, mixture_learning_rate)
+        return AgnosticState(state.round_num + 1, mixture)
+
+    @tff.tensorflow.computation(state_type)
+    def extremes(state):
+        return tuple(
+            tf.cast(reduce(state.mixture), tf.float32)
+            for reduce in (tf.reduce_min, tf.reduce_max)
+        )
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(state, weights, client_data):
+        result, metrics, counts, losses, present, loss = tff.federated_map(
+            client_work, (tff.federated_broadcast(state), weights, client_data)
+        )
+        new_state = tff.federated_map(
+            next_state, (state, tff.federated_sum(losses), tff.federated_sum(present))
+        )
+        least, largest = tff.federated_map(extremes, new_state)
+        return tff.templates.MeasuredProcessOutput(
+            new_state,
+            result,
+            round_process.measurements(
+                aggregate_metrics(metrics),
+                counts,
+                lambda_min=least,
+                lambda_max=largest,
+                max_loss=tff.federated_max(loss),
+            ),
+        )
+
+    return tff.learning.templates.ClientWorkProcess(initialize, next_fn)

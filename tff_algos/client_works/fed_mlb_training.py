@@ -1,0 +1,141 @@
+"""Local training whose features must also suit the server's later blocks.
+
+Kim, Kim, Han: "Multi-Level Branched Regularization for Federated Learning", ICML 2022,
+arXiv 2207.06936 (FedMLB).
+"""
+
+import attrs
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_training
+from tff_algos.client_works.round_process import build_round_process
+from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.models import local_model
+from tff_algos.models.block_model import BlockModel
+from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
+
+
+@attrs.frozen(kw_only=True)
+class BranchLosses:
+    """The parts of a client's objective.
+
+    Attributes:
+      local_weight: Of the loss of the local model, >= 0.
+      hybrid_weight: Of the mean loss of the hybrid ones, >= 0.
+      distillation_weight: Of the mean divergence of the local model's distribution from
+        the hybrid ones', >= 0.
+      temperature: T, > 0, of both distributions.
+    """
+
+    local_weight: float = 1.0
+    hybrid_weight: float = 1.0
+    distillation_weight: float = 1.0
+    temperature: float = 1.0
+
+    def objective(
+        self, model: BlockLocalModel, server: Weights, forward: Forward
+    ) -> tf.Tensor:
+        """Returns what a local step descends, []."""
+        total = self.local_weight * forward.loss
+        # Skipped, not multiplied by zero, so that without them it is FedAvg to the bit.
+        if not (self.hybrid_weight or self.distillation_weight):
+            return total
+        outputs = hybrid_outputs(model, server, forward)
+        for weight, loss in (
+            (self.hybrid_weight, lambda output: model.loss(output, forward.batch)),
+            (
+                self.distillation_weight,
+                lambda output: divergence(output, forward.output, self.temperature),
+            ),
+        ):
+            if weight and outputs:
+                total += weight / len(outputs) * tf.add_n([loss(o) for o in outputs])
+        return total
+
+
+def hybrid_outputs(
+    model: BlockLocalModel, server: Weights, forward: Forward
+) -> list[tf.Tensor]:
+    """Returns what the server's later blocks make of each local block's output.
+
+    With the dropout masks of the local model; batch normalisation of the server's
+    blocks is by its moving statistics.
+    """
+    frozen = attrs.evolve(forward.mode, batch_statistics=False)
+    return [
+        model.apply_blocks(server, forward.blocks.inputs[start], frozen, start).output
+        for start in range(1, model.num_blocks)
+    ]
+
+
+def divergence(hybrid: tf.Tensor, local: tf.Tensor, temperature: float) -> tf.Tensor:
+    """Returns the mean KL(softmax(hybrid / T) || softmax(local / T)), [].
+
+    Args:
+      hybrid: Logits [..., classes].
+      local: The same.
+      temperature: T.
+    """
+    target = tf.nn.log_softmax(hybrid / temperature)
+    log_ratio = target - tf.nn.log_softmax(local / temperature)
+    return tf.reduce_mean(tf.reduce_sum(tf.exp(target) * log_ratio, axis=-1))
+
+
+def build_multi_level_training_client_work(
+    model: BlockModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    losses: BranchLosses,
+    *,
+    gradient_clip_norm: float | None = None,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds FedMLB's client work.
+
+    After each block but the last, the local model branches into the server's remaining
+    blocks, which stay as they are; gradients flow through them into local blocks.
+
+    Args:
+      model: A block model of a classifier; of one block it has no branches.
+      optimizer: The client optimizer.
+      losses: The parts of the objective.
+      gradient_clip_norm: Largest L2 norm of a step's gradient, > 0; None for no limit.
+      client_weighting: As in `build_local_training_client_work`.
+      learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+
+    Returns:
+      A process typed as `build_local_training_client_work`'s.
+
+    Raises:
+      TypeError: If `model` is no block model.
+    """
+    local_model.require_blocks(model)
+    local_update = local_training.build_local_update(
+        optimizer, learning_rate_decay=learning_rate_decay
+    )
+
+    def client_update(view: BlockLocalModel, round_num, server_weights, data):
+        server = local_model.flatten(server_weights)
+
+        def gradients(model, state, batch):
+            result = model.loss_gradients(
+                state.weights,
+                state.metrics,
+                batch,
+                objective=lambda forward: losses.objective(model, server, forward),
+            )
+            clipped = local_training.clip_by_norm(result.gradients, gradient_clip_norm)
+            return attrs.evolve(result, gradients=clipped), state.carry
+
+        update = local_update(view, round_num, server_weights, data.batches, gradients)
+        return update.report(view, server_weights, client_weighting), {}
+
+    fields = ClientDataFields(num_examples=with_num_examples)
+    return build_round_process(model, client_update, metrics_aggregator, fields=fields)

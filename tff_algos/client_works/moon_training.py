@@ -1,0 +1,145 @@
+"""Local training with features near the server's and away from the client's past.
+
+Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257
+(MOON).
+"""
+
+import attrs
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_training, remembered_weights
+from tff_algos.client_works.remembering_process import (
+    RememberingInput,
+    RememberingReport,
+    build_remembering_process,
+)
+from tff_algos.models import local_model
+from tff_algos.models.block_model import BlockModel
+from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
+
+_SMALLEST_PRODUCT = 1e-8
+
+
+def contrastive_loss(
+    features: tf.Tensor, server: tf.Tensor, previous: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Returns the mean model-contrastive loss, [].
+
+    -log(exp(s/tau) / (exp(s/tau) + exp(p/tau))), s and p the cosines of the features
+    with those of the server's and of the previous model.
+
+    Args:
+      features: [..., q].
+      server: The same.
+      previous: The same.
+      temperature: tau, > 0.
+    """
+    difference = _cosine(features, previous) - _cosine(features, server)
+    return tf.reduce_mean(tf.nn.softplus(difference / temperature))
+
+
+def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns cosines along the last axis; of features of zero, zero."""
+    squares = tf.reduce_sum(left**2, -1) * tf.reduce_sum(right**2, -1)
+    # The root of the larger, not the larger of roots: its gradient is finite at zero.
+    norms = tf.sqrt(tf.maximum(squares, _SMALLEST_PRODUCT**2))
+    return tf.reduce_sum(left * right, -1) / norms
+
+
+def _step_gradients(
+    server: Weights, previous: Weights, strength: float, temperature: float
+) -> local_training.StepGradients:
+    """Returns the gradients of the batch's loss with the contrastive one."""
+    # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
+    if not strength:
+        return local_training.plain_gradients
+
+    def gradients(model: BlockLocalModel, state, batch):
+        def objective(forward: Forward) -> tf.Tensor:
+            others = [
+                tf.stop_gradient(_features(model, weights, forward))
+                for weights in (server, previous)
+            ]
+            contrast = contrastive_loss(forward.blocks.features, *others, temperature)
+            return forward.loss + strength * contrast
+
+        result = model.loss_gradients(
+            state.weights, state.metrics, batch, objective=objective
+        )
+        return result, state.carry
+
+    return gradients
+
+
+def _features(model: BlockLocalModel, weights: Weights, forward: Forward) -> tf.Tensor:
+    """Returns other weights' features of a batch, with the same dropout masks."""
+    x = forward.blocks.inputs[0]
+    frozen = attrs.evolve(forward.mode, batch_statistics=False)
+    return model.apply_blocks(weights, x, frozen, stop=model.num_blocks - 1).output
+
+
+def build_contrastive_training_client_work(
+    model: BlockModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    contrastive_strength: float,
+    temperature: float,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds MOON's client work.
+
+    A client minimises its loss + mu * `contrastive_loss`. It remembers the weights that
+    it ends a round with; in its first round the previous model is the server's, so that
+    the contrastive loss is log 2 and its gradient zero.
+
+    Args:
+      model: A block model; features are what its last block takes. Of one block they
+        are the inputs, and nothing contrasts.
+      optimizer: The client optimizer.
+      contrastive_strength: mu, >= 0; 0 is plain training.
+      temperature: tau, > 0.
+      client_weighting: As in `build_local_training_client_work`.
+      learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+
+    Returns:
+      A process as of `build_remembering_process`: a row is `seen` (bool) and `weights`,
+      like the trainable weights.
+
+    Raises:
+      TypeError: If `model` is no block model.
+    """
+    local_model.require_blocks(model)
+    local_update = local_training.build_local_update(
+        optimizer, learning_rate_decay=learning_rate_decay
+    )
+
+    def client_update(view: BlockLocalModel, given: RememberingInput):
+        server = local_model.flatten(given.server_weights)
+        previous = attrs.evolve(
+            server, trainable=remembered_weights.read(given.row, server.trainable)
+        )
+        update = local_update(
+            view,
+            given.round_num,
+            given.server_weights,
+            given.dataset,
+            _step_gradients(server, previous, contrastive_strength, temperature),
+        )
+        report = update.report(view, given.server_weights, client_weighting)
+        return RememberingReport(report, remembered_weights.row(update))
+
+    return build_remembering_process(
+        model,
+        client_update,
+        remembered_weights.specs(model),
+        metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+    )

@@ -1,0 +1,145 @@
+"""Malicious clients, for any client work of a functional model.
+
+The attacks of Hu et al., "Federated Learning Meets Multi-Objective Optimization",
+2022, arXiv 2006.11489. A malicious client's loss f becomes scale * f in all that it
+does, its gradients included, it adds a bias to the losses that it reports, or it
+multiplies the update that it sends after honest training. What a client does is told
+by its batches, so the attack comes before anything that an aggregator makes of an
+update, and no algorithm knows of it.
+"""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.models.block_model import BlockModel
+from tff_algos.models.local_model import Tensors
+
+_LABEL = "label"
+_LOSS_SCALE, _LOSS_BIAS, _UPDATE_SCALE = "loss_scale", "loss_bias", "update_scale"
+_KEYS = (_LABEL, _LOSS_SCALE, _LOSS_BIAS, _UPDATE_SCALE)
+
+
+def _is_attacked(label: Any) -> bool:
+    return isinstance(label, Mapping) and tuple(label) == _KEYS
+
+
+def attacked_model(
+    model: tff.learning.models.FunctionalModel,
+) -> tff.learning.models.FunctionalModel:
+    """Returns the model on batches of `attacked_batches`.
+
+    It has the same weights, and takes the model's own batches as well. With scale 1
+    its losses and gradients are the model's to the bit.
+
+    Args:
+      model: Its batches are pairs `(x, y)`.
+
+    Raises:
+      TypeError: If `model` is no `tff.learning.models.FunctionalModel`, or its batches
+        are no pairs.
+    """
+    if not isinstance(model, tff.learning.models.FunctionalModel):
+        raise TypeError(
+            "Expected model to be a tff.learning.models.FunctionalModel, found "
+            f"{type(model)}."
+        )
+    if isinstance(model.input_spec, Mapping) or len(model.input_spec) != 2:
+        raise TypeError(
+            f"Expected a model whose batches are pairs (x, y), found input_spec "
+            f"{model.input_spec}."
+        )
+    x_spec, y_spec = model.input_spec
+    per_example = tf.TensorSpec([None], tf.float32)
+
+    def loss(output, label, sample_weight=None):
+        if not _is_attacked(label):
+            return model.loss(output, label, sample_weight)
+        honest = model.loss(output, label[_LABEL], sample_weight)
+        return honest * tf.cast(tf.reduce_max(label[_LOSS_SCALE]), honest.dtype)
+
+    def update_metrics_state(state, labels, batch_output, sample_weight=None):
+        labels = labels[_LABEL] if _is_attacked(labels) else labels
+        return model.update_metrics_state(state, labels, batch_output, sample_weight)
+
+    changed = {
+        "loss_fn": loss,
+        "metrics_fns": (
+            model.initialize_metrics_state,
+            update_metrics_state,
+            model.finalize_metrics,
+        ),
+        "input_spec": (x_spec, _label(y_spec, *[per_example] * 3)),
+    }
+    if isinstance(model, BlockModel):
+        return model.with_loss(**changed)
+    return tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=model.predict_on_batch,
+        **changed,
+    )
+
+
+def _label(label: Any, *told: Any) -> collections.OrderedDict[str, Any]:
+    return collections.OrderedDict(zip(_KEYS, (label, *told), strict=True))
+
+
+def attacked_batches(
+    batches: tf.data.Dataset,
+    loss_scale: float = 1.0,
+    loss_bias: float = 0.0,
+    update_scale: float = 1.0,
+) -> tf.data.Dataset:
+    """Returns a client's batches with what it does to its loss and its update.
+
+    Args:
+      batches: Pairs `(x, y)`.
+      loss_scale: What it multiplies its loss by.
+      loss_bias: What it adds to the losses that it reports; heeded by this package's
+        client works alone.
+      update_scale: What it multiplies the update that it sends by; as `loss_bias`.
+    """
+    told = [float(each) for each in (loss_scale, loss_bias, update_scale)]
+
+    def tell(x, y):
+        size = tf.shape(tf.nest.flatten(y)[0])[:1]
+        return x, _label(y, *[tf.fill(size, each) for each in told])
+
+    return batches.map(tell)
+
+
+def reported_loss(loss: tf.Tensor, dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the loss that a client reports, given the one that it has.
+
+    Args:
+      loss: Of the client, [].
+      dataset: Its batches, of `attacked_batches` or of a model as it is.
+    """
+    bias = _told(dataset, _LOSS_BIAS, 0.0)
+    return loss if bias is None else loss + tf.cast(bias, loss.dtype)
+
+
+def sent_update(update: Tensors, dataset: tf.data.Dataset) -> Tensors:
+    """Returns the update that a client sends, given the one that its work came to.
+
+    Args:
+      update: Of the client, flat.
+      dataset: As for `reported_loss`.
+    """
+    scale = _told(dataset, _UPDATE_SCALE, 1.0)
+    if scale is None:
+        return update
+    return tuple(tensor * tf.cast(scale, tensor.dtype) for tensor in update)
+
+
+def _told(dataset: tf.data.Dataset, key: str, default: float) -> tf.Tensor | None:
+    """Returns what a client's batches tell, float32 []; None if they tell nothing."""
+    spec = dataset.element_spec
+    if not isinstance(spec, tuple) or not _is_attacked(spec[-1]):
+        return None
+    # Every batch of a client tells the same, so the first one will do.
+    first = dataset.take(1)
+    return first.reduce(tf.constant(default), lambda _, batch: batch[-1][key][0])

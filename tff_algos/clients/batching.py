@@ -1,0 +1,161 @@
+"""How a client's examples become the batches of one round."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from tff_algos import execution
+
+# The examples of one client and one split: (x, y), arrays whose first axis is
+# the example, preprocessed as the model expects them but not batched.
+Examples = tuple[np.ndarray, np.ndarray]
+
+StepBatching = Literal["straddling", "per_pass"]
+
+
+@attrs.frozen(kw_only=True)
+class BatchSpec:
+    """How a client's examples become the batches of one round.
+
+    Exactly one of `num_epochs` and `num_steps` is set. Epochs shuffle, truncate
+    to `max_elements`, repeat and then batch each epoch by itself (the last batch
+    of an epoch may be smaller). With `num_steps` every client takes exactly so many
+    batches (none without examples), and `step_batching` says which:
+
+    * "straddling": `repeat().batch(B).take(K)`. All are full and straddle epochs.
+    * "per_pass": `batch(B).repeat().take(K)`, so that a batch holds min(B, n) examples
+      at most and no example twice. A last batch of one example is left out, unless it
+      is the only one: batch normalization has nothing to normalize in it.
+    """
+
+    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
+    num_epochs: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    num_steps: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    max_elements: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    shuffle: bool = True
+    step_batching: StepBatching = attrs.field(
+        default="straddling",
+        validator=attrs.validators.in_(get_args(StepBatching)),
+    )
+
+    def __attrs_post_init__(self):
+        if (self.num_epochs is None) == (self.num_steps is None):
+            raise ValueError(
+                "BatchSpec needs exactly one of num_epochs and num_steps, found "
+                f"num_epochs={self.num_epochs}, num_steps={self.num_steps}."
+            )
+
+    def num_examples(self, available: int) -> int:
+        """Returns how many of `available` examples a client has in a round, n_k."""
+        return min(available, self.max_elements or available)
+
+    def num_processed(self, available: int) -> int:
+        """Returns how many examples the batches of `available` ones have."""
+        own = self.num_examples(available)
+        if self.num_epochs is not None:
+            return self.num_epochs * own
+        if not own:
+            return 0
+        if self.step_batching == "straddling":
+            return self.batch_size * self.num_steps
+        sizes = np.diff(_pass_splits(own, self.batch_size))
+        return int(np.resize(sizes, self.num_steps).sum())
+
+    def full_pass(self) -> "BatchSpec":
+        """Returns how a pass over the same examples is batched, in the same order."""
+        return attrs.evolve(self, num_epochs=1, num_steps=None)
+
+
+def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Dataset:
+    """Returns the batches `(x [b, ...], y [b, ...])` that `spec` asks for.
+
+    Args:
+      examples: `(x, y)` with a common first axis of n examples, n may be 0; they must
+        not change afterwards.
+      spec: Batch size, epochs or steps, truncation, shuffling.
+      seed: Decides the order of the examples (and which are kept where
+        `max_elements` truncates); every epoch has an order of its own.
+    """
+    order = _epochs(len(examples[0]), spec, np.random.default_rng(seed))
+    if spec.num_steps is not None and spec.step_batching == "straddling":
+        rows, splits = _steps(order, spec.batch_size, spec.num_steps)
+    elif spec.num_steps is not None:
+        rows, splits = _steps_per_pass(order, spec.batch_size, spec.num_steps)
+    else:
+        rows, splits = _whole_epochs(order, spec.batch_size, spec.num_epochs)
+    return execution.ArrayDataset(examples, rows, splits)
+
+
+def _epochs(
+    num_examples: int, spec: BatchSpec, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Yields the order of the examples in one epoch after the other, for ever."""
+    kept = np.arange(num_examples)
+    if spec.max_elements is not None:
+        order = generator.permutation(kept) if spec.shuffle else kept
+        kept = order[: spec.max_elements]
+    while True:
+        yield generator.permutation(kept) if spec.shuffle else kept
+
+
+def _steps(
+    epochs: Iterator[np.ndarray], batch_size: int, num_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and row splits of full batches that straddle epochs."""
+    first = next(epochs)
+    if not len(first):
+        return first, np.zeros(1, np.int64)
+    num_rows = batch_size * num_steps
+    later = itertools.islice(epochs, -(-num_rows // len(first)) - 1)
+    rows = np.concatenate([first, *later])[:num_rows]
+    return rows, np.arange(0, num_rows + 1, batch_size)
+
+
+def _pass_splits(num_examples: int, batch_size: int) -> np.ndarray:
+    """Returns row splits of a pass whose last batch, if of one example, is left out."""
+    splits = np.append(np.arange(0, num_examples, batch_size), num_examples)
+    lone = len(splits) > 2 and splits[-1] - splits[-2] == 1 < batch_size
+    return splits[:-1] if lone else splits
+
+
+def _steps_per_pass(
+    epochs: Iterator[np.ndarray], batch_size: int, num_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and row splits of batches that start anew with every pass."""
+    first = next(epochs)
+    if not len(first):
+        return first, np.zeros(1, np.int64)
+    splits = _pass_splits(len(first), batch_size)
+    num_passes = -(-num_steps // (len(splits) - 1))
+    passes = [first, *itertools.islice(epochs, num_passes - 1)]
+    rows = np.concatenate([order[: splits[-1]] for order in passes])
+    sizes = np.resize(np.diff(splits), num_steps)
+    splits = np.append(0, np.cumsum(sizes))
+    return rows[: splits[-1]], splits
+
+
+def _whole_epochs(
+    epochs: Iterator[np.ndarray], batch_size: int, num_epochs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and row splits of epochs whose last batch may be smaller."""
+    rows = np.stack(list(itertools.islice(epochs, num_epochs)))
+    size = rows.shape[1]
+    starts = size * np.arange(num_epochs)[:, None] + np.arange(0, size, batch_size)
+    return rows.ravel(), np.append(starts, rows.size)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Returns a seed in [0, 2**31) that depends on every part and nothing else."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little") % (1 << 31)

@@ -1,0 +1,225 @@
+"""Clients' data sets as batches in memory.
+
+Reading a data set costs milliseconds before the first element comes, more than a
+step of a small model. Batches of data sets that give the same elements every time are
+kept, as far as a budget of memory goes.
+"""
+
+import collections
+import threading
+import weakref
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from tff_algos.execution.array_dataset import InMemoryDataset
+
+Batch = tuple[tf.Tensor | np.ndarray, ...]
+
+_HOST = "/device:CPU:0"
+
+# Data sets of these kinds, if their functions have no state, hold no randomness.
+_REPEATABLE = frozenset(
+    [
+        "ArrayDataset",
+        "_BatchDataset",
+        "_CacheDataset",
+        "_ConcatenateDataset",
+        "ElementDataset",
+        "_FilterDataset",
+        "_FlatMapDataset",
+        "_MapDataset",
+        "_OptionsDataset",
+        "_PaddedBatchDataset",
+        "_ParallelBatchDataset",
+        "_ParallelMapDataset",
+        "_PrefetchDataset",
+        "_RangeDataset",
+        "_RepeatDataset",
+        "_SkipDataset",
+        "_TakeDataset",
+        "_TensorDataset",
+        "_TensorSliceDataset",
+        "_UnbatchDataset",
+        "_ZipDataset",
+    ]
+)
+
+
+@attrs.frozen(eq=False)
+class ClientBatches:
+    """All batches of one client.
+
+    Attributes:
+      batches: The components of each batch, tensors or arrays.
+      shapes: For each batch, the shapes of its components.
+      num_bytes: Memory that the batches take.
+    """
+
+    batches: tuple[Batch, ...]
+    shapes: tuple[tuple[tuple[int, ...], ...], ...]
+    num_bytes: int
+
+
+def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
+    """Reads a whole data set.
+
+    Args:
+      variant: The data set.
+      specs: Of the components of its elements.
+
+    Returns:
+      Its elements.
+    """
+    dataset = tf.data.experimental.from_variant(variant, tuple(specs))
+    with tf.device(_HOST):
+        return _described(tuple(dataset.with_options(_plain_options())))
+
+
+def _plain_options() -> tf.data.Options:
+    """Returns options that leave a data set as its author made it.
+
+    TensorFlow would search it for what might be fused before every first element, which
+    takes longer than most clients' examples do.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return options
+
+
+def serialized_options() -> bytes:
+    """Returns the options that clients' data sets are read with, for a graph."""
+    return _plain_options()._to_proto().SerializeToString()
+
+
+def _described(batches: tuple[Batch, ...]) -> ClientBatches:
+    return ClientBatches(
+        batches,
+        tuple(tuple(tuple(part.shape) for part in batch) for batch in batches),
+        sum(_num_bytes(part) for batch in batches for part in batch),
+    )
+
+
+def _num_bytes(part: tf.Tensor | np.ndarray) -> int:
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    return part.shape.num_elements() * part.dtype.size
+
+
+def _in_memory(dataset: tf.data.Dataset) -> tuple[Batch, ...] | None:
+    """Returns the batches of arrays that were sliced, batched and maybe repeated.
+
+    Reads the arrays themselves, which takes a tenth of the time of the data set; those
+    of a data set of one element, too. `None` for other data sets.
+    """
+    if isinstance(dataset, InMemoryDataset):
+        return dataset.elements()
+    kind = type(dataset).__name__
+    if kind == "_TensorDataset" and _of_tensors(dataset):
+        return (tuple(dataset._tensors),)
+    if kind == "_RepeatDataset":
+        count = int(dataset._count)
+        batches = _in_memory(dataset._input_dataset)
+        return None if batches is None or count < 0 else batches * count
+    if kind != "_BatchDataset":
+        return None
+    source = dataset._input_dataset
+    if type(source).__name__ != "_TensorSliceDataset" or not _of_tensors(source):
+        return None
+    size = int(dataset._batch_size)
+    num_elements = int(source._tensors[0].shape[0])
+    last = size - 1 if bool(dataset._drop_remainder) else 0
+    return tuple(
+        tuple(tensor[start : start + size] for tensor in source._tensors)
+        for start in range(0, num_elements - last, size)
+    )
+
+
+def _of_tensors(dataset: tf.data.Dataset) -> bool:
+    specs = tf.nest.flatten(dataset.element_spec)
+    return all(type(spec) is tf.TensorSpec for spec in specs)
+
+
+def is_repeatable(dataset: tf.data.Dataset) -> bool:
+    """Whether every iteration gives the same elements, as far as can be seen."""
+    if type(dataset).__name__ not in _REPEATABLE:
+        return False
+    for function in dataset._functions():
+        if function.function.function_def.signature.is_stateful:
+            return False
+    return all(is_repeatable(source) for source in dataset._inputs())
+
+
+class BatchCache:
+    """Batches of data sets, the least recently used ones dropped beyond a budget."""
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._entries: collections.OrderedDict = collections.OrderedDict()
+        # Garbage may be collected, and data sets forgotten, while it is held.
+        self._lock = threading.RLock()
+
+    def read(
+        self, data: tf.data.Dataset | tf.Tensor, specs: Sequence[tf.TensorSpec]
+    ) -> ClientBatches:
+        """Returns the batches of a data set, from the cache if they are there.
+
+        Args:
+          data: The data set, or its variant, which is not looked for in the cache.
+          specs: Of the components of its elements.
+        """
+        if not isinstance(data, tf.data.Dataset):
+            return read(data, specs)
+        batches = self.get(data)
+        if batches is None:
+            with tf.device(_HOST):
+                in_memory = _in_memory(data)
+            if in_memory is None:
+                batches = read(tf.data.experimental.to_variant(data), specs)
+            else:
+                batches = _described(in_memory)
+            self.put(data, batches)
+        return batches
+
+    def get(self, dataset: tf.data.Dataset) -> ClientBatches | None:
+        """Returns what was `put` for a data set, or `None`."""
+        key = id(dataset)
+        with self._lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key]
+
+    def put(self, dataset: tf.data.Dataset, data: ClientBatches) -> None:
+        """Keeps batches while the data set lives and the budget allows.
+
+        Args:
+          dataset: Only repeatable ones are kept.
+          data: The batches.
+        """
+        if data.num_bytes > self._max_bytes or not is_repeatable(dataset):
+            return
+        key = id(dataset)
+        with self._lock:
+            if key in self._entries:
+                return
+            self._entries[key] = data
+            self._num_bytes += data.num_bytes
+            weakref.finalize(dataset, self._forget, key).atexit = False
+            while self._num_bytes > self._max_bytes:
+                _, dropped = self._entries.popitem(last=False)
+                self._num_bytes -= dropped.num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that is used."""
+        return self._num_bytes
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            dropped = self._entries.pop(key, None)
+            if dropped is not None:
+                self._num_bytes -= dropped.num_bytes

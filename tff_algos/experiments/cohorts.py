@@ -1,0 +1,219 @@
+"""Which clients take part in a round, and with which batches.
+
+Everything here is a function of the seed and the round, so that a resumed run
+sees what an uninterrupted one would have seen.
+"""
+
+import collections
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from tasks.task import Task
+from tff_algos import execution
+from tff_algos.clients import client_memory
+from tff_algos.clients.batching import BatchSpec, Examples, batch_examples, derive_seed
+from tff_algos.clients.client_memory import ClientMemory
+from tff_algos.experiments.errors import CohortSizeError
+from tff_algos.experiments.malicious_clients import Attack
+from tff_algos.experiments.stage import Stage
+
+# A client's batches, alone or among other data sets by name.
+ClientData = tf.data.Dataset | Mapping[str, tf.data.Dataset]
+
+
+def check_cohort_size(client_ids: Sequence[str], size: int) -> None:
+    """Raises `CohortSizeError` if there are fewer than `size` clients."""
+    if size > len(client_ids):
+        raise CohortSizeError(
+            f"--clients_per_round={size} is more than the {len(client_ids)} clients "
+            "that train."
+        )
+
+
+def sample_cohort(
+    client_ids: Sequence[str], size: int, seed: int, round_num: int
+) -> list[str]:
+    """Samples `size` clients, uniformly and without replacement.
+
+    Raises:
+      CohortSizeError: If there are fewer than `size` clients.
+    """
+    check_cohort_size(client_ids, size)
+    generator = np.random.default_rng(derive_seed(seed, "cohort", round_num))
+    chosen = generator.choice(len(client_ids), size=size, replace=False)
+    return [client_ids[index] for index in chosen]
+
+
+@functools.lru_cache(maxsize=1)
+def _pooled_examples(task: Task) -> Examples:
+    parts = [task.examples(client_id, "train") for client_id in task.train_client_ids]
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+
+def pooled_batches(
+    task: Task, spec: BatchSpec, seed: int, round_num: int
+) -> tf.data.Dataset:
+    """Returns `spec.num_steps` batches of the pooled training examples.
+
+    Within a round no example comes twice before each has come once. The pooled
+    examples stay in memory.
+    """
+    x, y = _pooled_examples(task)
+    generator = np.random.default_rng(derive_seed(seed, "pooled", round_num))
+    wanted = spec.batch_size * spec.num_steps
+    passes = -(-wanted // len(x))
+    order = np.concatenate([generator.permutation(len(x)) for _ in range(passes)])
+    chosen = order[:wanted]
+    return batch_examples((x[chosen], y[chosen]), attrs.evolve(spec, shuffle=False), 0)
+
+
+def cohort_ids(
+    stage: Stage,
+    task: Task,
+    seed: int,
+    round_num: int,
+    attack: Attack | None = None,
+    dropout: float = 0.0,
+) -> list[str]:
+    """Returns who takes part in a round; nobody by name where examples are pooled.
+
+    Args:
+      stage: The cohort's size.
+      task: The clients.
+      seed: The run's seed.
+      round_num: The round, counted over all stages.
+      attack: Brings its malicious clients in.
+      dropout: The share of clients that drop out before they report, each for itself;
+        there may be rounds without anybody.
+
+    Raises:
+      CohortSizeError: If the task has fewer training clients than the cohort.
+    """
+    if stage.clients_per_round is None:
+        return []
+    size = stage.clients_per_round
+    sampled = sample_cohort(task.train_client_ids, size, seed, round_num)
+    cohort = sampled if attack is None else attack.cohort(sampled)
+    generator = np.random.default_rng(derive_seed(seed, "dropout", round_num))
+    stays = generator.random(len(cohort)) >= dropout
+    return [client_id for client_id, here in zip(cohort, stays, strict=True) if here]
+
+
+def cohort_datasets(
+    stage: Stage,
+    task: Task,
+    seed: int,
+    round_num: int,
+    attack: Attack | None = None,
+    dropout: float = 0.0,
+) -> list[ClientData]:
+    """Returns the data of every client that takes part in a round.
+
+    All but its `memory`, which the rounds before decide.
+
+    Args:
+      stage: Cohort size and batches.
+      task: The clients.
+      seed: The run's seed.
+      round_num: The round, counted over all stages.
+      attack: What malicious clients do, or None.
+      dropout: As in `cohort_ids`.
+
+    Raises:
+      CohortSizeError: If the task has fewer training clients than the cohort.
+    """
+    if stage.clients_per_round is None:
+        return [pooled_batches(task, stage.batches, seed, round_num)]
+    cohort = cohort_ids(stage, task, seed, round_num, attack, dropout)
+    round_seed = derive_seed(seed, "round", round_num)
+    examples = stage.train_examples or functools.partial(task.examples, split="train")
+    fields = stage.client_data_fields
+
+    def client_data(client_id: str) -> ClientData:
+        own = examples(client_id)
+        seed = derive_seed(round_seed, client_id)
+
+        def batches(spec: BatchSpec) -> tf.data.Dataset:
+            honest = batch_examples(own, spec, seed)
+            return honest if attack is None else attack.batches(client_id, honest)
+
+        if not fields:
+            return batches(stage.batches)
+        data = {
+            "examples": lambda: batches(stage.batches),
+            "client_index": lambda: client_memory.index_dataset(
+                positions(task)[client_id]
+            ),
+            "num_examples": lambda: execution.ElementDataset(
+                np.int64(stage.count_examples(client_id, len(own[0])))
+            ),
+            "full_pass": lambda: batches(stage.batches.full_pass()),
+        }
+        return collections.OrderedDict(
+            (name, data[name]()) for name in fields if name in data
+        )
+
+    return [client_data(client_id) for client_id in cohort]
+
+
+def with_memory(
+    datasets: Sequence[ClientData], clients: Sequence[int], memory: ClientMemory
+) -> list[ClientData]:
+    """Returns a cohort's data with each client's row of the memory.
+
+    Args:
+      datasets: What `cohort_datasets` returned.
+      clients: The cohort by number, in the same order.
+      memory: The rows of all clients.
+    """
+    return [
+        collections.OrderedDict(data, memory=memory.dataset(client))
+        for data, client in zip(datasets, clients, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def positions(task: Task) -> Mapping[str, int]:
+    """Returns each training client's position among them."""
+    return {client_id: index for index, client_id in enumerate(task.train_client_ids)}
+
+
+class CohortLoader:
+    """Loads the next round's cohort while a round runs.
+
+    One cohort is loaded ahead, so memory is that of two cohorts at most.
+    """
+
+    def __init__(self, load: Callable[[int], list[ClientData]], last_round: int):
+        """Loads nothing yet.
+
+        Args:
+          load: Returns the datasets of a round; is called in another thread.
+          last_round: The last round that is asked for.
+        """
+        self._load = load
+        self._last_round = last_round
+        self._thread = futures.ThreadPoolExecutor(1, "tff_algos-cohort")
+        self._ahead: dict[int, futures.Future] = {}
+
+    def datasets(self, round_num: int) -> list[ClientData]:
+        """Returns the data of a round, and begins to load the next one's.
+
+        Raises:
+          Exception: What `load` raises.
+        """
+        ahead = self._ahead.pop(round_num, None)
+        datasets = self._load(round_num) if ahead is None else ahead.result()
+        following = round_num + 1
+        if following <= self._last_round:
+            self._ahead = {following: self._thread.submit(self._load, following)}
+        return datasets
+
+    def close(self) -> None:
+        """Drops what was loaded ahead."""
+        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,184 @@
+"""Malicious clients of a simulation: who they are, and what they do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from tasks.task import Task
+from tff_algos import clients
+from tff_algos.clients.batching import derive_seed
+from tff_algos.hyperparameters import HyperparameterError
+
+# What `clients.attacked_batches` calls them.
+_ARGUMENTS = {
+    "bias": "loss_bias",
+    "scale": "loss_scale",
+    "scale_update": "update_scale",
+}
+_KINDS = (
+    "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
+    "scale_update:VALUE (times the update, after honest training)"
+)
+
+
+@attrs.frozen
+class Attack:
+    """What malicious clients do.
+
+    Attributes:
+      kind: "bias", "scale" or "scale_update".
+      value: Loss added to what is reported, or factor on the loss or the update.
+      client_ids: The malicious clients.
+      every_round: Whether they take part in every round.
+    """
+
+    kind: str
+    value: float
+    client_ids: frozenset[str]
+    every_round: bool = True
+
+    def task(self, task: Task) -> Task:
+        """Returns the task with the model that attacked batches are for."""
+        return attrs.evolve(task, model=clients.attacked_model(task.model))
+
+    def cohort(self, sampled: Sequence[str]) -> list[str]:
+        """Returns a cohort in which malicious clients replace the last honest ones."""
+        if not self.every_round:
+            return list(sampled)
+        missing = sorted(self.client_ids - set(sampled))
+        honest = [name for name in sampled if name not in self.client_ids]
+        leaving = set(honest[len(honest) - len(missing) :])
+        return [name for name in sampled if name not in leaving] + missing
+
+    def batches(self, client_id: str, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns a client's batches with what it does to its loss and its update."""
+        malicious = client_id in self.client_ids
+        told = {_ARGUMENTS[self.kind]: self.value} if malicious else {}
+        return clients.attacked_batches(batches, **told)
+
+
+def parse(text: str) -> tuple[str, float]:
+    """Returns kind and value of an `--attack`.
+
+    Raises:
+      HyperparameterError: If it is no such kind or no finite number.
+    """
+    kind, _, number = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = np.nan
+    if kind not in _ARGUMENTS or not np.isfinite(value):
+        raise HyperparameterError("attack", text, _KINDS)
+    return kind, value
+
+
+def attack_option() -> Any:
+    """Declares the `attack` field of a run's options."""
+
+    def check(instance, attribute, value):
+        del instance, attribute
+        if value is not None:
+            parse(value)
+
+    return attrs.field(
+        default=None,
+        validator=check,
+        metadata={"help": f"What malicious clients do: {_KINDS}.", "kind": str},
+    )
+
+
+def malicious_clients_option() -> Any:
+    """Declares the `malicious_clients` field of a run's options."""
+    return attrs.field(
+        default=None,
+        metadata={
+            "help": "Malicious clients: ids separated by commas, or the share of the "
+            "training clients, in (0, 1], drawn by seed (one client, drawn by seed).",
+            "kind": str,
+        },
+    )
+
+
+def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> list[str]:
+    """Returns the malicious clients that `--malicious_clients` names.
+
+    Args:
+      text: Ids, a share, or None for one client.
+      client_ids: All training clients.
+      seed: Draws clients where they are not named.
+
+    Raises:
+      HyperparameterError: If there is no such client, or the share is out of range.
+    """
+    named = [] if text is None else list(dict.fromkeys(text.split(",")))
+    if named and all(name in set(client_ids) for name in named):
+        return named
+    count = 1 if text is None else _count(text, client_ids)
+    generator = np.random.default_rng(derive_seed(seed, "malicious"))
+    chosen = generator.choice(len(client_ids), count, replace=False)
+    return [client_ids[index] for index in sorted(chosen)]
+
+
+def _count(text: str, client_ids: Sequence[str]) -> int:
+    try:
+        share = float(text)
+    except ValueError:
+        share = np.nan
+    if not 0 < share <= 1:
+        raise HyperparameterError(
+            "malicious_clients",
+            text,
+            f"a share in (0, 1] or ids out of {_brief(client_ids)}",
+        )
+    return max(1, round(share * len(client_ids)))
+
+
+def _brief(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:5])
+    more = len(names) - 5
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def build(
+    attack: str | None,
+    malicious_clients: str | None,
+    every_round: bool,
+    task: Task,
+    cohort_size: int | None,
+) -> Attack | None:
+    """Returns the attack that flags ask for, or None.
+
+    Args:
+      attack: The `--attack`.
+      malicious_clients: The `--malicious_clients`.
+      every_round: Whether malicious clients take part in every round.
+      task: The clients.
+      cohort_size: Clients per round; None for pooled examples.
+
+    Raises:
+      HyperparameterError: If a flag is not valid, or there is no attack for it.
+    """
+    if attack is None:
+        if malicious_clients is not None:
+            raise HyperparameterError(
+                "malicious_clients", malicious_clients, "--attack with it"
+            )
+        return None
+    kind, value = parse(attack)
+    if cohort_size is None:
+        raise HyperparameterError(
+            "attack", attack, "an algorithm that trains on clients, not on pooled data"
+        )
+    chosen = choose_clients(malicious_clients, task.train_client_ids, task.seed)
+    if every_round and len(chosen) > cohort_size:
+        raise HyperparameterError(
+            "malicious_clients",
+            malicious_clients,
+            f"at most clients_per_round={cohort_size} clients, found {len(chosen)}, or "
+            "--nomalicious_every_round",
+        )
+    return Attack(kind, value, frozenset(chosen), every_round)

@@ -1,0 +1,215 @@
+"""Metrics of every round: their names, and the CSV and TensorBoard files."""
+
+import csv
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_algos.experiments import files
+from tff_algos.experiments.checkpoints import run_coroutine
+from tff_algos.experiments.errors import ResumeError
+
+ROUND = "round"
+SECONDS = "seconds"
+_NUM_EXAMPLES = "num_examples"
+# Parts of a learning process whose names tell a reader nothing.
+_DROPPED_PREFIXES = ("client_work/", "finalizer/")
+
+
+def flatten_metrics(metrics: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the scalars of a process's nested metrics by a `/`-joined name.
+
+    "client_work/" and "finalizer/" are left off; what are no scalars, as the rows
+    that clients remember, is left out.
+    """
+    flat = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_metrics(value, f"{prefix}{name}/")
+        elif isinstance(value, (tuple, list)):
+            continue
+        elif isinstance(value, (str, int, float, np.generic)) or np.ndim(value) == 0:
+            full = f"{prefix}{name}"
+            for dropped in _DROPPED_PREFIXES:
+                full = full.removeprefix(dropped)
+            flat[full] = value
+    return flat
+
+
+def without_empty_means(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns metrics in which a mean over no examples is NaN, not zero.
+
+    Where no client reports, a model's metrics finalize to 0, which looks like the best
+    of all losses.
+
+    Args:
+      metrics: By flat name; those beside a `num_examples` of 0 have no mean.
+    """
+    empty = {
+        name.removesuffix(_NUM_EXAMPLES)
+        for name, value in metrics.items()
+        if name.endswith(f"/{_NUM_EXAMPLES}") and value == 0
+    }
+
+    def is_mean(name: str, value: Any) -> bool:
+        group = name[: name.rfind("/") + 1]
+        return group in empty and np.asarray(value).dtype.kind == "f"
+
+    return {n: math.nan if is_mean(n, v) else v for n, v in metrics.items()}
+
+
+class MetricsLog:
+    """Writes one row per round to `metrics.csv` and `tensorboard/`.
+
+    A row that is written again (after a resume) replaces itself and all later
+    ones, which is how TFF's release managers treat a key. The CSV file is
+    replaced as a whole each time, so that a kill cannot tear a row.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], required: Sequence[str] = ()
+    ) -> None:
+        """Opens the log, and checks the rows that it has.
+
+        Args:
+          directory: The results folder.
+          required: Columns besides `round` in which every row must have a number.
+
+        Raises:
+          ResumeError: If `metrics.csv` is not what this class wrote.
+        """
+        directory = pathlib.Path(directory)
+        self.path = directory / "metrics.csv"
+        self._required = required
+        for leftover in files.partial_writes(self.path):
+            files.remove(leftover)
+        if self.path.exists():
+            self.rows()
+        self._manager = tff.program.GroupingReleaseManager(
+            [
+                tff.program.CSVFileReleaseManager(
+                    self.path, tff.program.CSVSaveMode.WRITE, key_fieldname=ROUND
+                ),
+                tff.program.TensorBoardReleaseManager(directory / "tensorboard"),
+            ]
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows, as `read_rows` does."""
+        return read_rows(self.path, self._required)
+
+    def write(self, round_num: int, metrics: Mapping[str, Any]) -> None:
+        """Writes the row of round `round_num`, counted from 1."""
+        run_coroutine(self._manager.release(dict(metrics), key=round_num))
+
+
+def read_rows(
+    path: str | os.PathLike[str], required: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Returns the rows of a metrics file: numbers where they are, no blanks.
+
+    A blank is what was not measured in that round, `nan` what has no value: the mean
+    of nothing, or the outcome of arithmetic that overflowed.
+
+    Args:
+      path: The file.
+      required: Columns besides `round` in which every row must have a number.
+
+    Raises:
+      ResumeError: If the file is no such table, or a row is not as long as the header,
+        lacks a number that is required, or does not come after the row before it. The
+        message names the line.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return _parse_rows(csv.reader(file), required)
+    except (ValueError, csv.Error) as error:
+        raise ResumeError(
+            f"{path} cannot be read: {error}. Mend it, or move it away to go on "
+            "without its rows."
+        ) from error
+
+
+def _parse_rows(reader: Any, required: Sequence[str]) -> list[dict[str, Any]]:
+    header = next(reader, [])
+    if ROUND not in header or len(set(header)) < len(header):
+        raise ValueError(f"line 1 must name each column once, {ROUND!r} among them")
+    rows: list[dict[str, Any]] = []
+    for cells in filter(None, reader):
+        row = {
+            name: _parse(text)
+            for name, text in zip(header, cells, strict=False)
+            if text
+        }
+        if len(cells) != len(header):
+            fault = f"has {len(cells)} values for {len(header)} columns"
+        else:
+            fault = _fault(row, rows[-1][ROUND] if rows else 0, required)
+        if fault is not None:
+            raise ValueError(f"line {reader.line_num} {fault}")
+        rows.append(row)
+    return rows
+
+
+def _fault(
+    row: Mapping[str, Any], last_round: int, required: Sequence[str]
+) -> str | None:
+    """Returns what keeps a row from following that of `last_round`."""
+    round_num = row.get(ROUND)
+    if not isinstance(round_num, int) or round_num < 1:
+        return f"has no whole number above 0 in column {ROUND!r}"
+    if round_num <= last_round:
+        return f"is of round {round_num}, after that of round {last_round}"
+    for name in required:
+        if not isinstance(row.get(name), (int, float)):
+            return f"(round {round_num}) has no number in column {name!r}"
+    return None
+
+
+def describe_missing(
+    rows: Sequence[Mapping[str, Any]], rounds_done: int, total_rounds: int
+) -> str | None:
+    """Says which of the rounds that are done have no row; None if all have one.
+
+    Args:
+      rows: The rows of `metrics.csv`.
+      rounds_done: Rounds that a resumed run does not run again.
+      total_rounds: The last round.
+    """
+    present = [row[ROUND] for row in rows]
+    missing = sorted(set(range(1, rounds_done + 1)) - set(present))
+    if not missing:
+        return None
+    shown = f"round {missing[0]}"
+    if len(missing) > 1:
+        between = "-" if missing[-1] - missing[0] < len(missing) else ", ..., "
+        shown = f"rounds {missing[0]}{between}{missing[-1]}"
+    first = min([*present, rounds_done + 1])
+    begins = "is empty" if first > total_rounds else f"begins with round {first}"
+    return f"has no row of {shown}, done before and not run again: it {begins}."
+
+
+def _parse(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def rounds_to_target(
+    rows: Sequence[Mapping[str, Any]], metric: str, targets: Sequence[float]
+) -> dict[str, int | None]:
+    """Returns the first evaluated round at which the metric reaches each target."""
+    return {
+        f"{target:g}": next(
+            (row[ROUND] for row in rows if row.get(metric, -np.inf) >= target), None
+        )
+        for target in targets
+    }

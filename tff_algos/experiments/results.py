@@ -1,0 +1,183 @@
+"""What a finished run leaves: its summary and its clients' results."""
+
+import csv
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import attrs
+
+from tasks.task import Task
+from tff_algos.experiments import files
+from tff_algos.experiments.evaluation import ClientResult, personalization_summary
+from tff_algos.experiments.metrics_log import ROUND, SECONDS, rounds_to_target
+
+TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+_NON_FINITE, _REJECTED = "num_non_finite_clients", "num_rejected_rounds"
+_COUNTS = (
+    _NON_FINITE,
+    "num_empty_clients",
+    _REJECTED,
+    "num_zero_updates",
+    "qp_fallbacks",
+)
+
+
+def _count(row: Mapping[str, Any], name: str) -> int:
+    """Returns a round's count, summed over the parts of the process that have one."""
+    return sum(v for key, v in row.items() if key.rpartition("/")[2] == name)
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" if count == 1 else f"{count} rounds"
+
+
+@attrs.frozen(kw_only=True)
+class Rejections:
+    """What did not count in a run.
+
+    Attributes:
+      num_rounds: Rounds of the run.
+      num_participations: Clients of all rounds, each as often as it took part.
+      num_rejected: Rounds that left the model as it was.
+      num_non_finite: Client updates that were left out as not finite.
+      num_silent: Rejected rounds in which no client reported an update.
+      num_overflowed: Rejected rounds in which every reported update was finite.
+    """
+
+    num_rounds: int
+    num_participations: int
+    num_rejected: int
+    num_non_finite: int
+    num_silent: int
+    num_overflowed: int
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[Mapping[str, Any]], num_rounds: int, num_participations: int
+    ) -> Self:
+        """Counts the rows of `metrics.csv`."""
+        rejected = [row for row in rows if _count(row, _REJECTED)]
+        finite = [row for row in rejected if not _count(row, _NON_FINITE)]
+        silent = [row for row in finite if row.get("train/num_examples") == 0]
+        return cls(
+            num_rounds=num_rounds,
+            num_participations=num_participations,
+            num_rejected=len(rejected),
+            num_non_finite=sum(_count(row, _NON_FINITE) for row in rows),
+            num_silent=len(silent),
+            num_overflowed=len(finite) - len(silent),
+        )
+
+    @property
+    def all_rounds(self) -> bool:
+        """Whether every round was rejected, and there was one."""
+        return 0 < self.num_rounds == self.num_rejected
+
+    def describe(self, client_dropout: float, *, attacked: bool) -> str | None:
+        """Says in one line what did not count, and why that may be.
+
+        Args:
+          client_dropout: The probability that a client drops out of a round.
+          attacked: Whether there are malicious clients.
+
+        Returns:
+          The line; None if everything counted.
+        """
+        counts, reasons = [], []
+        if self.num_rejected:
+            counts.append(f"{self.num_rejected} of {self.num_rounds} rounds rejected")
+        if self.num_non_finite:
+            shown = f"{self.num_non_finite} of {self.num_participations}"
+            counts.append(f"{shown} client updates excluded")
+            also = ", or --attack makes them so" if attacked else ""
+            reasons.append(
+                "client updates were not finite (the client learning rate may be too "
+                f"high{also})"
+            )
+        if self.num_silent:
+            reason = "they may have no training examples"
+            if client_dropout:
+                reason = f"--client_dropout={client_dropout:g} may be too high"
+            silent = _rounds(self.num_silent)
+            reasons.append(f"no client reported in {silent} ({reason})")
+        if self.num_overflowed:
+            reasons.append(
+                f"the aggregated update overflowed in {_rounds(self.num_overflowed)} (a "
+                "learning rate may be too high)"
+            )
+        if not counts:
+            return None
+        line = f"{' and '.join(counts)}: {'; '.join(reasons)}."
+        if self.all_rounds:
+            line += " Every round was rejected: the model is the initial one."
+        return line
+
+
+def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
+    """Writes one row per evaluated client, atomically."""
+    num_epochs = len(results[0].accuracy) if results else 0
+    curves = [
+        f"{name}_after_{epoch}_epochs"
+        for name in ("accuracy", "loss")
+        for epoch in range(num_epochs)
+    ]
+    with files.replacing(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["client_id", "num_train_examples", "num_test_examples", *curves]
+        )
+        for result in results:
+            sizes = (result.num_train_examples, result.num_test_examples)
+            writer.writerow([result.client_id, *sizes, *result.accuracy, *result.loss])
+
+
+def summarize(
+    task: Task,
+    rows: Sequence[Mapping[str, Any]],
+    results: Sequence[ClientResult],
+    rejections: Rejections,
+    *,
+    wall_seconds: float,
+    peak_memory: Mapping[str, int],
+) -> dict[str, Any]:
+    """Returns what `summary.json` holds.
+
+    Args:
+      task: The task.
+      rows: The rows of `metrics.csv`.
+      results: The evaluated clients' results.
+      rejections: What did not count, of the same rows.
+      wall_seconds: How long this program ran; less than the run if it was resumed.
+      peak_memory: Bytes, by what held them.
+    """
+    train_seconds = sum(row[SECONDS] for row in rows)
+    last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, SECONDS)}
+    return {
+        "dataset": task.dataset_name,
+        "rounds": rejections.num_rounds,
+        "final_metrics": last,
+        "personalization": personalization_summary(results),
+        "evaluation_clients": len(task.eval_client_ids),
+        "rounds_to_eval_accuracy": rounds_to_target(
+            rows, "eval/accuracy", TARGET_ACCURACIES
+        ),
+        "participations": rejections.num_participations,
+        "excluded": {name: sum(_count(row, name) for row in rows) for name in _COUNTS},
+        "improved_clients": _mean(rows, "improved_clients"),
+        "wall_seconds": round(wall_seconds, 2),
+        "train_seconds": round(train_seconds, 2),
+        "rounds_per_second": (
+            # Very short rounds take 0.0 seconds each.
+            round(len(rows) / train_seconds, 4) if train_seconds else None
+        ),
+        "peak_memory_mb": {
+            name: round(held / 2**20) for name, held in peak_memory.items()
+        },
+    }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Returns the mean over the rounds that have it; None if there is none."""
+    values = [row[name] for row in rows if name in row]
+    return sum(values) / len(values) if values else None

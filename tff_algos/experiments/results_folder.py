@@ -1,0 +1,129 @@
+"""The results folder: what may be in it, and that one run at a time writes to it."""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from tff_algos.clients import client_memory
+from tff_algos.experiments import files
+from tff_algos.experiments.checkpoints import CONFIG_FILE
+from tff_algos.experiments.errors import FolderInUseError, OutputError
+
+LOCK_FILE = "run.lock"
+_FILES = (
+    CONFIG_FILE,
+    "metrics.csv",
+    "per_client.csv",
+    "summary.json",
+    client_memory.FILE_NAME,
+    LOCK_FILE,
+)
+_FOLDERS = ("checkpoints", "plots", "tensorboard")
+# What flock says where a file system has no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+
+
+@contextlib.contextmanager
+def opened(directory: pathlib.Path) -> Iterator[None]:
+    """Makes a results folder, checks it, and keeps other runs out of it.
+
+    Interrupted writes in it are removed.
+
+    Raises:
+      FolderInUseError: If another run writes to the folder.
+      OutputError: If a file is where a folder belongs, the reverse, or a symbolic link
+        to nothing.
+      OSError: If the folder cannot be read or written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _check_entries(directory)
+    with _locked(directory):
+        for name in _FILES:
+            for leftover in files.partial_writes(directory / name):
+                files.remove(leftover)
+        yield
+
+
+def _check_entries(directory: pathlib.Path) -> None:
+    for names, wanted, is_wanted in (
+        (_FILES, "file", pathlib.Path.is_file),
+        (_FOLDERS, "folder", pathlib.Path.is_dir),
+    ):
+        for name in names:
+            path = directory / name
+            if os.path.lexists(path) and not is_wanted(path):
+                raise OutputError(
+                    f"{path} is {_kind(path)} where a {wanted} belongs: move it away, "
+                    "or choose another --output_dir."
+                )
+
+
+def _kind(path: pathlib.Path) -> str:
+    if path.is_dir():
+        return "a folder"
+    if path.is_symlink() and not path.exists():
+        return "a symbolic link to nothing"
+    return "a file" if path.is_file() else "no file"
+
+
+@contextlib.contextmanager
+def _locked(directory: pathlib.Path) -> Iterator[None]:
+    """Holds the folder's lock file, which names this process, and removes it after.
+
+    The kernel releases the lock when a process dies, however that happens: a lock file
+    that a killed run left is taken over.
+    """
+    path = directory / LOCK_FILE
+    descriptor = _acquire(path)
+    try:
+        now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()}, started {now}".encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def _acquire(path: pathlib.Path) -> int:
+    """Returns the descriptor of the lock file, which is locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor, path)
+            # The holder before may have removed the file between the two calls.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: pathlib.Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace")
+        raise FolderInUseError(
+            f"--output_dir={path.parent} is in use by {holder or 'another process'}: "
+            "wait until it ends, or choose another --output_dir."
+        ) from error
+    except OSError as error:
+        # Some network and user-space file systems have no flock. The run goes on, as
+        # results there would otherwise be impossible, and nothing keeps a second one out.
+        if error.errno not in _NO_LOCKS:
+            raise
+        print(
+            f"warning: {path.parent} cannot be locked ({error.strerror}): start no "
+            "second run in it.",
+            file=sys.stderr,
+            flush=True,
+        )

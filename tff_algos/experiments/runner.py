@@ -1,0 +1,549 @@
+"""Runs the stages of an algorithm on a task, and leaves a results folder.
+
+Knows no algorithm by name: it drives any `tff.learning` process, ours or TFF's.
+"""
+
+import contextlib
+import functools
+import pathlib
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.task import Task
+from tff_algos.clients import client_memory
+from tff_algos.experiments import (
+    checkpoints,
+    cohorts,
+    evaluation,
+    files,
+    malicious_clients,
+    plots,
+    results,
+    results_folder,
+)
+from tff_algos.experiments.errors import OutputError, ResumeError
+from tff_algos.experiments.metrics_log import (
+    ROUND,
+    SECONDS,
+    MetricsLog,
+    describe_missing,
+    flatten_metrics,
+    without_empty_means,
+)
+from tff_algos.experiments.progress import Progress
+from tff_algos.experiments.stage import Stage
+from tff_algos.experiments.stopping import StopOnSignal
+from tff_algos.hyperparameters import (
+    AT_LEAST_ONE,
+    NON_NEGATIVE,
+    POSITIVE,
+    HyperparameterError,
+    Interval,
+    choice,
+    hparam,
+    switch,
+)
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How a run is run and evaluated, whatever its algorithm and task."""
+
+    seed: int = hparam(
+        0, int, NON_NEGATIVE, "decides initial weights, cohorts and orders"
+    )
+    rounds_per_eval: int = hparam(
+        5, int, NON_NEGATIVE, "rounds between evaluations; 0 for none"
+    )
+    rounds_per_checkpoint: int = hparam(
+        10, int, AT_LEAST_ONE, "rounds between checkpoints"
+    )
+    eval_clients: int = hparam(
+        20, int, NON_NEGATIVE, "clients that are evaluated; 0 for all"
+    )
+    personalization_epochs: int = hparam(
+        10, int, NON_NEGATIVE, "epochs of fine-tuning on each evaluated client", "P"
+    )
+    personalization_batch_size: int = hparam(
+        20, int, AT_LEAST_ONE, "examples per batch of fine-tuning"
+    )
+    personalization_learning_rate: float | None = hparam(
+        None, float, POSITIVE, "learning rate of fine-tuning (the clients')"
+    )
+    personalization_optimizer: str | None = choice(
+        None, ("sgd", "adam"), "optimizer of fine-tuning (the clients')"
+    )
+    track_improvement: bool = switch(
+        False,
+        "measure in every round the share of its clients whose training loss does not "
+        "rise: two more evaluations of each",
+    )
+    client_dropout: float = hparam(
+        0.0,
+        float,
+        Interval(low=0, high=1, high_open=True),
+        "probability that a sampled client drops out of a round before it reports",
+    )
+    attack: str | None = malicious_clients.attack_option()
+    malicious_clients: str | None = malicious_clients.malicious_clients_option()
+    malicious_every_round: bool = switch(
+        True, "malicious clients take part in every round, in place of others"
+    )
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """All that a run is.
+
+    Attributes:
+      title: What the plots and the table are headed with.
+      stages: The stages, in order.
+      task: The task.
+      output_dir: Where results go; made where it is missing.
+      hyperparameters: All that decides the run's numbers, by flag name; a run
+        resumes only with the same.
+      config: What else `config.json` shall hold.
+      personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
+      options: How it is run and evaluated.
+      attack: What malicious clients do; the stages are then built for its task.
+      resume: Whether to go on with the run in `output_dir`, if there is one.
+
+    Raises:
+      HyperparameterError: If clients shall drop out where there are none.
+    """
+
+    title: str
+    stages: Sequence[Stage]
+    task: Task
+    output_dir: pathlib.Path = attrs.field(converter=pathlib.Path)
+    hyperparameters: Mapping[str, Any]
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    personalization_optimizer: tff.learning.optimizers.Optimizer
+    options: RunOptions = RunOptions()
+    attack: malicious_clients.Attack | None = None
+    resume: bool = True
+
+    def __attrs_post_init__(self):
+        pooled = any(stage.clients_per_round is None for stage in self.stages)
+        if self.options.client_dropout and pooled:
+            raise HyperparameterError(
+                "client_dropout",
+                self.options.client_dropout,
+                "0 for an algorithm that trains on pooled data, not on clients",
+            )
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds of all stages."""
+        return sum(stage.num_rounds for stage in self.stages)
+
+    def eval_client_ids(self) -> list[str]:
+        """Returns the clients that are evaluated."""
+        return evaluation.choose_clients(
+            self.task.eval_client_ids, self.options.eval_clients, self.options.seed
+        )
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+      summary: What `summary.json` holds; None if the run was stopped.
+      stopped_by: The signal that stopped it, or None.
+      rounds_done: Rounds that are done and saved.
+      warning: One line on rounds and clients that were left out and why, or None.
+      learned_nothing: Whether every round was rejected; the model is the initial one.
+    """
+
+    summary: Mapping[str, Any] | None
+    stopped_by: int | None
+    rounds_done: int
+    warning: str | None = None
+    learned_nothing: bool = False
+
+
+@contextlib.contextmanager
+def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Turns failures to write into one line that names the folder."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        if isinstance(error, tf.errors.OpError):
+            # The first line, without the op's "{{node ...}}".
+            reason = error.message.partition("\n")[0].rpartition("}} ")[2]
+        else:
+            reason = error.strerror or str(error)
+            if error.filename is not None:
+                reason = f"{error.filename}: {reason}"
+        raise OutputError(
+            f"--output_dir={directory} cannot be written: {reason}. What was saved "
+            "before is whole; run again to resume once that is mended."
+        ) from error
+
+
+@contextlib.contextmanager
+def _naming_damaged_memory() -> Iterator[None]:
+    """Turns a client memory that cannot be read into an error of the run's folder."""
+    try:
+        yield
+    except client_memory.ClientMemoryError as error:
+        raise ResumeError(str(error)) from error
+
+
+def _stage_of_round(stages: Sequence[Stage], round_num: int) -> int:
+    """Returns the index of the stage that round `round_num` (from 1) belongs to."""
+    last = 0
+    for index, stage in enumerate(stages):
+        last += stage.num_rounds
+        if round_num <= last:
+            return index
+    raise ValueError(f"round {round_num} is beyond the last, {last}.")
+
+
+class _Training:
+    """The rounds of a run."""
+
+    def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
+        self._spec = spec
+        self._stop = stop
+        with _naming_output_errors(spec.output_dir):
+            self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
+            self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
+        self._memory = None
+        self.rounds_done, self._stage_index, self._state = self._restore()
+        self._check_rows()
+        self._saved = self.rounds_done
+        self._worker_memory = 0
+        self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
+        self._improvement = evaluation.build_improvement_fn(spec.task)
+
+    def close(self) -> None:
+        """Ends what runs beside the rounds."""
+        self._cohorts.close()
+
+    def _load_cohort(self, round_num: int) -> list[cohorts.ClientData]:
+        spec = self._spec
+        stage = spec.stages[_stage_of_round(spec.stages, round_num)]
+        return cohorts.cohort_datasets(
+            stage,
+            spec.task,
+            spec.options.seed,
+            round_num,
+            spec.attack,
+            spec.options.client_dropout,
+        )
+
+    def num_participations(self) -> int:
+        """Returns how many clients all rounds had, each as often as it took part."""
+        return sum(map(self._cohort_size, range(1, self.rounds_done + 1)))
+
+    def _cohort_size(self, round_num: int) -> int:
+        size = self._spec.stages[
+            _stage_of_round(self._spec.stages, round_num)
+        ].clients_per_round
+        if size is None:
+            return 1  # The one that holds the pooled examples.
+        # Sampling thousands of cohorts of a large population again takes seconds.
+        dropout = self._spec.options.client_dropout
+        return len(self._cohort_ids(round_num)) if dropout else size
+
+    def _cohort_ids(self, round_num: int) -> list[str]:
+        spec = self._spec
+        return cohorts.cohort_ids(
+            spec.stages[_stage_of_round(spec.stages, round_num)],
+            spec.task,
+            spec.options.seed,
+            round_num,
+            spec.attack,
+            spec.options.client_dropout,
+        )
+
+    @property
+    def peak_memory(self) -> dict[str, int]:
+        """The most memory held so far, bytes: by Python, and by the runtime."""
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"python": own, "runtime_processes": self._worker_memory}
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model's weights as they are now."""
+        process = self._spec.stages[self._stage_index].process
+        return process.get_model_weights(self._state)
+
+    def _restore(self):
+        stages = self._spec.stages
+        for rounds_done in reversed(self._checkpoints.rounds()):
+            if rounds_done > self._spec.total_rounds:
+                raise ResumeError(
+                    f"{self._spec.output_dir} holds {rounds_done} rounds, more than "
+                    f"--total_rounds={self._spec.total_rounds}."
+                )
+            index = _stage_of_round(stages, rounds_done)
+            self._make_memory(index)
+            return rounds_done, index, self._load(rounds_done, index)
+        self._make_memory(0)
+        return 0, 0, stages[0].process.initialize()
+
+    def _check_rows(self) -> None:
+        """Compares the rows that are there with the rounds that are done."""
+        rows = self.rows()
+        if rows and rows[-1][ROUND] > self._spec.total_rounds:
+            raise ResumeError(
+                f"{self._log.path} has a row of round {rows[-1][ROUND]}, beyond "
+                f"--total_rounds={self._spec.total_rounds}: remove it."
+            )
+        missing = describe_missing(rows, self.rounds_done, self._spec.total_rounds)
+        if missing is not None:
+            print(f"warning: {self._log.path} {missing}", file=sys.stderr, flush=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of `metrics.csv`."""
+        with _naming_output_errors(self._spec.output_dir):
+            return self._log.rows()
+
+    def _make_memory(self, stage_index: int) -> None:
+        """Makes the clients' memory of a stage, if its clients remember anything."""
+        spec, process = self._spec, self._spec.stages[stage_index].process
+        self._memory = None
+        if "memory" in spec.stages[stage_index].client_data_fields:
+            with _naming_output_errors(spec.output_dir):
+                self._memory = client_memory.ClientMemory.of_process(
+                    process, len(spec.task.train_client_ids), spec.output_dir
+                )
+
+    def _load(self, rounds_done: int, stage_index: int) -> Any:
+        """Returns a checkpoint's state; the clients' memory goes back to it."""
+        template = self._spec.stages[stage_index].process.initialize()
+        memory_template = None if self._memory is None else self._memory.save()
+        load = functools.partial(
+            self._checkpoints.load, like=template, memory_like=memory_template
+        )
+        state, memory = load(rounds_done)
+        if self._memory is not None:
+            earlier = []
+            for version in self._checkpoints.rounds():
+                # One that cannot be read can never be gone back to: it needs no rows.
+                with contextlib.suppress(ResumeError):
+                    if version < rounds_done:
+                        earlier.append(load(version)[1])
+            with _naming_damaged_memory():
+                self._memory.restore(memory, earlier)
+        return state
+
+    def save(self) -> None:
+        """Saves the state after the last round that is done."""
+        if self.rounds_done > self._saved:
+            memory = None if self._memory is None else self._memory.save()
+            self._checkpoints.save(self.rounds_done, self._state, memory)
+            self._saved = self.rounds_done
+
+    def _enter_stage(self, index: int) -> None:
+        """Carries the model's weights, and nothing else, to another stage."""
+        weights = self.weights
+        process = self._spec.stages[index].process
+        self._state = process.set_model_weights(process.initialize(), weights)
+        self._stage_index = index
+        self._make_memory(index)
+
+    def _round(self, round_num: int) -> dict[str, Any]:
+        """Runs one round and returns its metrics."""
+        spec = self._spec
+        index = _stage_of_round(spec.stages, round_num)
+        if index != self._stage_index:
+            self._enter_stage(index)
+        stage = spec.stages[index]
+        before = self.weights if spec.options.track_improvement else None
+        start = time.monotonic()
+        datasets = self._cohorts.datasets(round_num)
+        if self._memory is not None:
+            datasets = self._with_memory(datasets, round_num)
+        output = stage.process.next(self._state, datasets)
+        if self._memory is not None:
+            with _naming_output_errors(spec.output_dir):
+                self._memory.update(output.metrics["client_work"]["memory"])
+        seconds = time.monotonic() - start
+        self._state = output.state
+        self.rounds_done = round_num
+        row = {"stage": stage.name, SECONDS: round(seconds, 4)}
+        row |= without_empty_means(flatten_metrics(output.metrics))
+        if before is not None:
+            cohort = self._cohort_ids(round_num)
+            row |= self._improvement(cohort, before, self.weights)
+        return row
+
+    def _with_memory(
+        self, datasets: Sequence[cohorts.ClientData], round_num: int
+    ) -> list[cohorts.ClientData]:
+        """Returns the cohort's data with what its clients remember."""
+        positions = cohorts.positions(self._spec.task)
+        cohort = [positions[client_id] for client_id in self._cohort_ids(round_num)]
+        with _naming_damaged_memory():
+            return cohorts.with_memory(datasets, cohort, self._memory)
+
+    def _is_due(self, every: int) -> bool:
+        if every == 0:
+            return False
+        return self.rounds_done % every == 0 or self.rounds_done == (
+            self._spec.total_rounds
+        )
+
+    def run(self) -> None:
+        """Runs the rounds that are left, until the last or a signal to stop."""
+        spec = self._spec
+        if self.rounds_done == spec.total_rounds:
+            return
+        evaluate = None
+        if spec.options.rounds_per_eval:
+            evaluate = evaluation.build_evaluate_fn(spec.task, spec.eval_client_ids())
+        with Progress(spec.total_rounds, self.rounds_done) as progress:
+            while self.rounds_done < spec.total_rounds and self._stop.received is None:
+                try:
+                    row = self._round(self.rounds_done + 1)
+                except Exception:
+                    # Ctrl-C also reaches whatever the runtime runs on.
+                    if self._stop.received is not None:
+                        return
+                    raise
+                if evaluate is not None and self._is_due(spec.options.rounds_per_eval):
+                    row |= without_empty_means(
+                        flatten_metrics(evaluate(self.weights), "eval/")
+                    )
+                with _naming_output_errors(spec.output_dir):
+                    self._log.write(self.rounds_done, row)
+                    if self._is_due(spec.options.rounds_per_checkpoint):
+                        self.save()
+                self._worker_memory = max(self._worker_memory, _child_memory())
+                progress.advance(row["stage"], row)
+
+
+def _child_memory() -> int:
+    """Returns the memory of the runtime's own processes, bytes."""
+    total = 0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += child.memory_info().rss
+    return total
+
+
+def _personalize(
+    spec: RunSpec, weights: Any, stop: StopOnSignal
+) -> list[evaluation.ClientResult] | None:
+    """Evaluates and personalizes; None if it was stopped."""
+    client_ids = spec.eval_client_ids()
+    clients = []
+    with Progress(len(client_ids), unit="client") as progress:
+        for group in evaluation.personalize(
+            spec.task,
+            weights,
+            client_ids,
+            spec.personalization_optimizer,
+            num_epochs=spec.options.personalization_epochs,
+            batch_size=spec.options.personalization_batch_size,
+            seed=spec.options.seed,
+        ):
+            clients += group
+            progress.advance("personalization", {}, steps=len(group))
+            if stop.received is not None:
+                return None
+    return clients
+
+
+def run(spec: RunSpec) -> RunResult:
+    """Runs `spec` to its end, or until SIGINT or SIGTERM asks it to stop.
+
+    A signal lets the round that runs finish, saves a checkpoint and returns;
+    a second one raises KeyboardInterrupt. Run again with the same spec, and it
+    goes on to the numbers of a run that was never stopped.
+
+    Raises:
+      ResumeError: If `output_dir` holds another run, a broken one, or one that
+        must not be resumed.
+      OutputError: If `output_dir` cannot be written.
+      FolderInUseError: If another run writes to `output_dir`.
+      CohortSizeError: If a cohort is larger than the training clients.
+    """
+    start = time.monotonic()
+    for stage in spec.stages:
+        if stage.clients_per_round is not None:
+            cohorts.check_cohort_size(
+                spec.task.train_client_ids, stage.clients_per_round
+            )
+    with contextlib.ExitStack() as stack:
+        with _naming_output_errors(spec.output_dir):
+            stack.enter_context(results_folder.opened(spec.output_dir))
+            _write_config(spec)
+        stop = stack.enter_context(StopOnSignal())
+        training = _Training(spec, stop)
+        with contextlib.closing(training):
+            training.run()
+        with _naming_output_errors(spec.output_dir):
+            training.save()
+        clients = None
+        if stop.received is None:
+            clients = _personalize(spec, training.weights, stop)
+        if clients is None:
+            return RunResult(
+                summary=None,
+                stopped_by=stop.received,
+                rounds_done=training.rounds_done,
+            )
+        with _naming_output_errors(spec.output_dir):
+            return _write_results(spec, training, clients, start)
+
+
+def _write_config(spec: RunSpec) -> None:
+    """Writes the configuration into a folder that holds none, or that of this run."""
+    may_grow = "total_rounds" if len(spec.stages) == 1 else None
+    held = checkpoints.check_config(spec.output_dir, spec.hyperparameters, may_grow)
+    if held and not spec.resume:
+        raise ResumeError(
+            f"{spec.output_dir} holds a run and --noresume was given: choose another "
+            "--output_dir."
+        )
+    checkpoints.write_config(
+        spec.output_dir, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
+    )
+
+
+def _write_results(
+    spec: RunSpec,
+    training: _Training,
+    clients: Sequence[evaluation.ClientResult],
+    start: float,
+) -> RunResult:
+    """Writes what a finished run leaves; `start` is when it began."""
+    directory, rows = spec.output_dir, training.rows()
+    rejections = results.Rejections.of_rows(
+        rows, training.rounds_done, training.num_participations()
+    )
+    summary = files.to_plain(
+        results.summarize(
+            spec.task,
+            rows,
+            clients,
+            rejections,
+            wall_seconds=time.monotonic() - start,
+            peak_memory=training.peak_memory,
+        )
+    )
+    results.write_clients(directory / "per_client.csv", clients)
+    plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
+    files.write_json(directory / "summary.json", summary)
+    return RunResult(
+        summary=summary,
+        stopped_by=None,
+        rounds_done=training.rounds_done,
+        warning=rejections.describe(
+            spec.options.client_dropout, attacked=spec.attack is not None
+        ),
+        learned_nothing=rejections.all_rounds,
+    )

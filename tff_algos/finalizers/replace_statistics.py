@@ -1,0 +1,66 @@
+"""The server's statistics of examples, beside another finalizer's update."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def build_statistics_finalizer(
+    inner: tff.learning.templates.FinalizerProcess, statistics_type: tff.Type
+) -> tff.learning.templates.FinalizerProcess:
+    """Builds a finalizer that takes clients' mean statistics for the server's.
+
+    Args:
+      inner: Updates the trainable weights; measures `num_rejected_rounds`. With a round
+        that it rejects the statistics stay as well.
+      statistics_type: Of the floating point tensors among the non-trainable weights,
+        in their order, as a tuple.
+
+    Returns:
+      A process whose update is `<update=inner's, statistics=statistics_type>`; state
+      and measurements are inner's.
+    """
+    state_type, weights_type, update_type = inner.next.type_signature.parameter
+    update_type = tff.to_type(
+        collections.OrderedDict(update=update_type.member, statistics=statistics_type)
+    )
+
+    @tff.tensorflow.computation(weights_type.member, statistics_type, np.int32)
+    @tf.function
+    def replace(weights, statistics, num_rejected_rounds):
+        means = list(statistics)
+        rejected = num_rejected_rounds > 0
+
+        def replaced(old):
+            if not old.dtype.is_floating:
+                return old
+            return tf.where(rejected, old, tf.cast(means.pop(0), old.dtype))
+
+        non_trainable = tf.nest.flatten(weights.non_trainable)
+        return tff.learning.models.ModelWeights(
+            weights.trainable,
+            tf.nest.pack_sequence_as(
+                weights.non_trainable, [replaced(old) for old in non_trainable]
+            ),
+        )
+
+    @tff.federated_computation(
+        state_type, weights_type, tff.FederatedType(update_type, tff.SERVER)
+    )
+    def next_fn(state, weights, update):
+        output = inner.next(state, weights, update["update"])
+        weights = tff.federated_map(
+            replace,
+            (
+                output.result,
+                update["statistics"],
+                output.measurements["num_rejected_rounds"],
+            ),
+        )
+        return tff.templates.MeasuredProcessOutput(
+            output.state, weights, output.measurements
+        )
+
+    return tff.learning.templates.FinalizerProcess(inner.initialize, next_fn)

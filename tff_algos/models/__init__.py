@@ -1,0 +1,7 @@
+"""Views of models: chains of blocks, and one view of TFF's two kinds of models."""
+
+from tff_algos.models.block_model import BlockModel
+from tff_algos.models.local_model import ModelOrFn
+from tff_algos.models.variable_model import FunctionalVariableModel
+
+__all__ = ["BlockModel", "FunctionalVariableModel", "ModelOrFn"]

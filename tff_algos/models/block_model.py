@@ -1,0 +1,302 @@
+"""Functional models that are chains of blocks, for algorithms that look inside.
+
+    x --> block 0 --> block 1 --> ... --> block M --> output
+
+`BlockModel.predict_on_batch` runs the whole chain, so such a model is a
+`tff.learning.models.FunctionalModel` like any other. `BlockModel.apply_blocks` runs a
+part of it and gives what every block took, which is what is asked for by
+
+  * a loss on features, what the last block takes: MOON, Li et al., "Model-contrastive
+    federated learning", CVPR 2021 (https://arxiv.org/abs/2103.16257);
+  * one model's features through another's later blocks: FedMLB, Kim et al.,
+    "Multi-level branched regularization for federated learning", ICML 2022
+    (https://arxiv.org/abs/2207.06936);
+  * moving statistics of batch normalisation, which `predict_on_batch` drops.
+
+Blocks chain to blocks (`chain`), so a layer, a part of a model and a whole network
+are all of the same type.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Tensors = tuple[tf.Tensor, ...]
+
+
+@attrs.frozen(eq=False)
+class Mode:
+    """How a forward pass behaves.
+
+    Passes of the same mode have the same dropout masks, whatever their weights.
+    `attrs.evolve` makes mixed ones: `attrs.evolve(mode, batch_statistics=False)` keeps
+    the masks and freezes the statistics.
+
+    Attributes:
+      dropout_seed: What dropout masks are made from, uint32 []; None for no dropout.
+      batch_statistics: Whether batch normalisation takes the batch's own mean and
+        variance, and moves the moving ones towards them, or takes the moving ones.
+    """
+
+    dropout_seed: tf.Tensor | None
+    batch_statistics: bool
+
+
+# What a model is evaluated in.
+EVALUATION = Mode(dropout_seed=None, batch_statistics=False)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Block:
+    """A part of a model: a pure function of weights and input, and initial weights.
+
+    Attributes:
+      apply: `(trainable, non_trainable, x, mode) -> (output, non_trainable)`, all of
+        the block's own weights, in order; the second result are the new values of its
+        non-trainable weights.
+      trainable: Their initial values, float32.
+      non_trainable: The same.
+      has_dropout: Whether `apply` needs a `Mode.dropout_seed` in training.
+    """
+
+    apply: Callable[[Tensors, Tensors, Any, Mode], tuple[tf.Tensor, Tensors]]
+    trainable: tuple[np.ndarray, ...] = ()
+    non_trainable: tuple[np.ndarray, ...] = ()
+    has_dropout: bool = False
+
+
+def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
+    """Returns the block of a function that behaves alike in every mode.
+
+    Args:
+      function: `(x, *weights) -> output`, of TensorFlow operations.
+      *weights: Initial values of its weights, all of them trainable.
+    """
+
+    def apply(trainable, non_trainable, x, mode):
+        del non_trainable, mode  # It has no statistics and no dropout.
+        return function(x, *trainable), ()
+
+    return Block(apply=apply, trainable=weights)
+
+
+def chain(*blocks: Block) -> Block:
+    """Returns the blocks one after the other as a single one; of none, the identity."""
+
+    def apply(trainable, non_trainable, x, mode):
+        result = _run(blocks, trainable, non_trainable, x, mode)
+        return result.output, result.non_trainable
+
+    return Block(
+        apply=apply,
+        trainable=_joined(block.trainable for block in blocks),
+        non_trainable=_joined(block.non_trainable for block in blocks),
+        has_dropout=any(block.has_dropout for block in blocks),
+    )
+
+
+@attrs.frozen(eq=False)
+class ForwardPass:
+    """What a chain of blocks computed.
+
+    Attributes:
+      inputs: What each block took; the first is the input of the chain.
+      output: What the last block gave.
+      non_trainable: The new values of the non-trainable weights.
+    """
+
+    inputs: tuple[Any, ...]
+    output: tf.Tensor
+    non_trainable: Tensors
+
+    @property
+    def features(self) -> tf.Tensor:
+        """What the last block took: of a whole classifier, the classifier's input."""
+        return self.inputs[-1]
+
+
+class BlockModel(tff.learning.models.FunctionalModel):
+    """A functional model that is a chain of blocks, the last one the classifier."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        loss_fn: Callable[..., tf.Tensor],
+        metrics_fns: tuple[Callable, Callable, Callable],
+        input_spec: Any,
+        dropout_seed_fn: Callable[[Tensors, Any], tf.Tensor] | None = None,
+    ):
+        """Makes the model; its initial weights are those of the blocks.
+
+        Args:
+          blocks: At least one; the first takes `x` of `input_spec`.
+          loss_fn: As of `tff.learning.models.FunctionalModel`.
+          metrics_fns: The same.
+          input_spec: The same.
+          dropout_seed_fn: `(trainable, x) -> uint32 []`, a pure function that gives
+            other weights or another batch another seed. Models with dropout need it.
+
+        Raises:
+          ValueError: If there are no blocks, or dropout without a seed.
+        """
+        if not blocks:
+            raise ValueError("Expected at least one block, found none.")
+        whole = chain(*blocks)
+        if whole.has_dropout and dropout_seed_fn is None:
+            raise ValueError("Expected a dropout_seed_fn: the blocks have dropout.")
+        self._blocks = tuple(blocks)
+        self._dropout_seed_fn = dropout_seed_fn if whole.has_dropout else None
+
+        @tf.function
+        def predict_on_batch(model_weights, x, training):
+            mode = self.mode(model_weights, x, training)
+            return self.apply_blocks(model_weights, x, mode).output
+
+        super().__init__(
+            initial_weights=(whole.trainable, whole.non_trainable),
+            predict_on_batch_fn=predict_on_batch,
+            loss_fn=loss_fn,
+            metrics_fns=metrics_fns,
+            input_spec=input_spec,
+        )
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks, M + 1."""
+        return len(self._blocks)
+
+    @tf.autograph.experimental.do_not_convert
+    def mode(self, model_weights: Any, x: Any, training: bool = True) -> Mode:
+        """Returns the mode in which `predict_on_batch` runs.
+
+        Args:
+          model_weights: `(trainable, non_trainable)`, like `initial_weights`.
+          x: A batch's inputs; with the weights they decide what is dropped.
+          training: Whether the batch is trained on.
+        """
+        if not training:
+            return EVALUATION
+        if self._dropout_seed_fn is None:
+            return Mode(dropout_seed=None, batch_statistics=True)
+        seed = self._dropout_seed_fn(tuple(model_weights[0]), x)
+        return Mode(dropout_seed=seed, batch_statistics=True)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_blocks(
+        self,
+        model_weights: Any,
+        x: Any,
+        mode: Mode,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> ForwardPass:
+        """Runs blocks `start` to `stop` - 1; no block gives `x` itself.
+
+        With `result = model.apply_blocks(weights, x, mode)`, `result.inputs[i]` is what
+        block i took, hence what `apply_blocks(other_weights, ..., start=i)` takes.
+
+        Args:
+          model_weights: `(trainable, non_trainable)` of the whole model, like
+            `initial_weights`.
+          x: What block `start` takes: the batch's inputs, or an earlier block's output.
+          mode: How; for a pass like `predict_on_batch`'s what `mode` returned.
+          start: The first block to run.
+          stop: The first one not to run; None for `num_blocks`.
+
+        Returns:
+          What the blocks took and gave, and all of the model's non-trainable weights,
+          those of the other blocks as they were.
+
+        Raises:
+          ValueError: If there are no such blocks, or the weights are not as many as
+            the model has.
+        """
+        stop = self.num_blocks if stop is None else stop
+        if not 0 <= start <= stop <= self.num_blocks:
+            raise ValueError(
+                f"Expected 0 <= start <= stop <= {self.num_blocks}, the number of "
+                f"blocks, found start={start}, stop={stop}."
+            )
+        trainable, non_trainable = map(tuple, model_weights)
+        for name, found, expected in zip(
+            ("trainable", "non-trainable"),
+            (trainable, non_trainable),
+            self.initial_weights,
+            strict=True,
+        ):
+            if len(found) != len(expected):
+                raise ValueError(
+                    f"Expected {len(expected)} {name} weights, found {len(found)}."
+                )
+        before = chain(*self._blocks[:start])
+        result = _run(
+            self._blocks[start:stop],
+            trainable[len(before.trainable) :],
+            non_trainable[len(before.non_trainable) :],
+            x,
+            mode,
+        )
+        first = len(before.non_trainable)
+        last = first + len(result.non_trainable)
+        return attrs.evolve(
+            result,
+            non_trainable=(
+                *non_trainable[:first],
+                *result.non_trainable,
+                *non_trainable[last:],
+            ),
+        )
+
+    def with_loss(
+        self,
+        *,
+        loss_fn: Callable[..., tf.Tensor],
+        metrics_fns: tuple[Callable, Callable, Callable],
+        input_spec: Any,
+    ) -> "BlockModel":
+        """Returns the same blocks under another loss.
+
+        Args:
+          loss_fn: As of `tff.learning.models.FunctionalModel`.
+          metrics_fns: The same.
+          input_spec: The same; `x` as before.
+        """
+        return BlockModel(
+            self._blocks,
+            loss_fn=loss_fn,
+            metrics_fns=metrics_fns,
+            input_spec=input_spec,
+            dropout_seed_fn=self._dropout_seed_fn,
+        )
+
+
+def _joined(groups) -> tuple:
+    return tuple(itertools.chain.from_iterable(groups))
+
+
+def _run(
+    blocks: Sequence[Block],
+    trainable: Sequence[tf.Tensor],
+    non_trainable: Sequence[tf.Tensor],
+    x: Any,
+    mode: Mode,
+) -> ForwardPass:
+    """Runs blocks with the first of the weights, as many as they have."""
+    trainable, non_trainable = iter(trainable), iter(non_trainable)
+    inputs, updated = [], []
+    for block in blocks:
+        inputs.append(x)
+        x, new_values = block.apply(
+            tuple(itertools.islice(trainable, len(block.trainable))),
+            tuple(itertools.islice(non_trainable, len(block.non_trainable))),
+            x,
+            mode,
+        )
+        updated += new_values
+    return ForwardPass(inputs=tuple(inputs), output=x, non_trainable=tuple(updated))

@@ -1,0 +1,403 @@
+"""One view of TFF's two kinds of models, for loops over a client's batches.
+
+A loop carries `Weights` and a metrics state, and asks `loss_gradients` for the
+gradient of each batch. Whether the model is pure functions or TensorFlow
+variables matters nowhere else.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.models import block_model
+
+ModelOrFn = (
+    tff.learning.models.FunctionalModel
+    | Callable[[], tff.learning.models.VariableModel]
+)
+Tensors = tuple[tf.Tensor, ...]
+
+
+@attrs.frozen
+class Weights:
+    """Flat tuples of a model's trainable and non-trainable weights."""
+
+    trainable: Tensors
+    non_trainable: Tensors
+
+
+@attrs.frozen
+class BatchResult:
+    """What one batch gives: the mean loss, its gradients, and bookkeeping."""
+
+    loss: tf.Tensor  # []
+    gradients: Tensors
+    non_trainable: Tensors
+    metrics: Any
+    num_examples: tf.Tensor  # int64 []
+
+
+@attrs.frozen
+class Evaluation:
+    """What a batch gives that is not trained on: its mean loss, and bookkeeping."""
+
+    loss: tf.Tensor  # []
+    metrics: Any
+    num_examples: tf.Tensor  # int64 []
+
+
+@attrs.frozen(eq=False)
+class Forward:
+    """What the loss of one batch comes from.
+
+    Attributes:
+      loss: The mean loss, [].
+      output: The model's output.
+      weights: The weights at which it was evaluated.
+      batch: The batch.
+      mode: How, of a block model; else None.
+      blocks: What its blocks took and gave, of a block model; else None.
+    """
+
+    loss: tf.Tensor
+    output: Any
+    weights: Weights
+    batch: Any
+    mode: block_model.Mode | None = None
+    blocks: block_model.ForwardPass | None = None
+
+
+# What is trained on instead of a batch's mean loss.
+Objective = Callable[[Forward], tf.Tensor]
+
+
+class LocalModel(abc.ABC):
+    """A model inside of one client's computation."""
+
+    @abc.abstractmethod
+    def initial_metrics(self) -> Any:
+        """Returns the metrics state before any batch."""
+
+    @abc.abstractmethod
+    def loss_gradients(self, weights: Weights, metrics: Any, batch: Any) -> BatchResult:
+        """Returns the gradient of the batch's mean loss at `weights`."""
+
+    # Whether training changes the non-trainable weights.
+    has_statistics = False
+
+    @abc.abstractmethod
+    def evaluate(self, weights: Weights, metrics: Any, batch: Any) -> Evaluation:
+        """Returns the batch's mean loss at `weights`, without dropout."""
+
+    @abc.abstractmethod
+    def reset_metrics(self) -> None:
+        """Forgets what metrics the model itself holds."""
+
+    @abc.abstractmethod
+    def unfinalized_metrics(self, metrics: Any, keep: tf.Tensor) -> Any:
+        """Returns what the client reports; nothing counted unless `keep`."""
+
+
+class _FunctionalLocalModel(LocalModel):
+    """The view of a functional model; carries its metrics as a flat tuple.
+
+    A model's own structure may hold lists, which `tf.data` takes for tensors.
+    """
+
+    def __init__(self, model: tff.learning.models.FunctionalModel):
+        self._model = model
+        self._metrics_structure = model.initialize_metrics_state()
+
+    def initial_metrics(self):
+        return tuple(tf.nest.flatten(self._model.initialize_metrics_state()))
+
+    def loss_gradients(
+        self,
+        weights: Weights,
+        metrics: Any,
+        batch: Any,
+        objective: Objective | None = None,
+        masks_of: Weights | None = None,
+    ) -> BatchResult:
+        """Returns the gradient of the batch's mean loss, or of an objective.
+
+        Args:
+          weights: Where it is evaluated.
+          metrics: The metrics state before the batch.
+          batch: The batch.
+          objective: What to differentiate instead of the mean loss; the loss that is
+            returned, and counted in the metrics, is the mean loss all the same.
+          masks_of: Weights that decide, with the batch, what dropout drops; those of
+            block models only, others decide by `weights`.
+        """
+        with tf.GradientTape() as tape:
+            tape.watch(weights.trainable)
+            forward = self._forward(weights, batch, training=True, masks_of=masks_of)
+            target = forward.loss if objective is None else objective(forward)
+        gradients = tape.gradient(
+            target,
+            weights.trainable,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        metrics, num_examples = self._count(metrics, forward)
+        return BatchResult(
+            forward.loss,
+            gradients,
+            self._new_statistics(forward),
+            metrics,
+            num_examples,
+        )
+
+    def evaluate(self, weights, metrics, batch):
+        forward = self._forward(weights, batch, training=False)
+        return Evaluation(forward.loss, *self._count(metrics, forward))
+
+    def _forward(self, weights, batch, training, masks_of=None) -> Forward:
+        del masks_of  # What a model that is no chain of blocks drops is its own affair.
+        x, y = _inputs_and_labels(batch)
+        output = self._model.predict_on_batch(
+            (weights.trainable, weights.non_trainable), x, training=training
+        )
+        loss = self._model.loss(output=output, label=y)
+        return Forward(loss, output, weights, batch)
+
+    def _new_statistics(self, forward: Forward) -> Tensors:
+        return forward.weights.non_trainable
+
+    def _count(self, metrics, forward: Forward):
+        """Returns the metrics with the batch in them, and its size."""
+        output = forward.output
+        num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
+        metrics = self._model.update_metrics_state(
+            tf.nest.pack_sequence_as(self._metrics_structure, metrics),
+            labels=_inputs_and_labels(forward.batch)[1],
+            batch_output=tff.learning.models.BatchOutput(
+                loss=forward.loss, predictions=output, num_examples=num_examples
+            ),
+        )
+        return tuple(tf.nest.flatten(metrics)), num_examples
+
+    def reset_metrics(self):
+        pass  # They are in the state that the loop carries.
+
+    def unfinalized_metrics(self, metrics, keep):
+        counted = tf.nest.map_structure(
+            lambda value, initial: tf.where(keep, value, initial),
+            metrics,
+            self.initial_metrics(),
+        )
+        return tf.nest.pack_sequence_as(self._metrics_structure, counted)
+
+
+class BlockLocalModel(_FunctionalLocalModel):
+    """The view of a block model: its moving statistics, blocks and dropout masks."""
+
+    def __init__(self, model: block_model.BlockModel):
+        super().__init__(model)
+        self.has_statistics = bool(model.initial_weights[1])
+
+    def _forward(self, weights, batch, training, masks_of=None):
+        x, y = _inputs_and_labels(batch)
+        mode = self._model.mode(
+            attrs.astuple(masks_of or weights, recurse=False), x, training
+        )
+        blocks = self.apply_blocks(weights, x, mode)
+        loss = self._model.loss(output=blocks.output, label=y)
+        return Forward(loss, blocks.output, weights, batch, mode, blocks)
+
+    def _new_statistics(self, forward):
+        return forward.blocks.non_trainable
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks."""
+        return self._model.num_blocks
+
+    def apply_blocks(
+        self,
+        weights: Weights,
+        x: Any,
+        mode: block_model.Mode,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> block_model.ForwardPass:
+        """Runs some blocks; see `block_model.BlockModel.apply_blocks`."""
+        weights = (weights.trainable, weights.non_trainable)
+        return self._model.apply_blocks(weights, x, mode, start, stop)
+
+    def loss(self, output: Any, batch: Any) -> tf.Tensor:
+        """Returns the mean loss of an output for a batch, []."""
+        return self._model.loss(output=output, label=_inputs_and_labels(batch)[1])
+
+
+def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
+    return (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
+
+
+class VariableLocalModel(LocalModel):
+    """The view of a variable model; the metrics are in the model's variables."""
+
+    def __init__(self, model: tff.learning.models.VariableModel):
+        self._model = model
+        self.has_statistics = any(
+            variable.dtype.is_floating
+            for variable in tf.nest.flatten(model.non_trainable_variables)
+        )
+
+    def initial_metrics(self):
+        return ()
+
+    def _variables(self) -> Weights:
+        return Weights(
+            tuple(tf.nest.flatten(self._model.trainable_variables)),
+            tuple(tf.nest.flatten(self._model.non_trainable_variables)),
+        )
+
+    def read_weights(self) -> Weights:
+        """Returns the values that the model's variables have now."""
+        return tf.nest.map_structure(lambda v: v.read_value(), self._variables())
+
+    def assign_weights(self, weights: Weights) -> None:
+        """Sets the model's variables."""
+        tf.nest.map_structure(lambda v, w: v.assign(w), self._variables(), weights)
+
+    def loss_gradients(self, weights, metrics, batch):
+        self.assign_weights(weights)
+        with tf.GradientTape() as tape:
+            output = self._model.forward_pass(batch, training=True)
+        gradients = tape.gradient(
+            output.loss,
+            self._variables().trainable,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return BatchResult(
+            output.loss,
+            tuple(tf.convert_to_tensor(gradient) for gradient in gradients),
+            self.read_weights().non_trainable,
+            metrics,
+            self._num_examples(output),
+        )
+
+    def evaluate(self, weights, metrics, batch):
+        self.assign_weights(weights)
+        output = self._model.forward_pass(batch, training=False)
+        return Evaluation(output.loss, metrics, self._num_examples(output))
+
+    def _num_examples(self, output: tff.learning.models.BatchOutput) -> tf.Tensor:
+        if output.num_examples is None:
+            return tf.shape(output.predictions, out_type=tf.int64)[0]
+        return tf.cast(output.num_examples, tf.int64)
+
+    def reset_metrics(self):
+        self._model.reset_metrics()
+
+    def unfinalized_metrics(self, metrics, keep):
+        if not keep:
+            self._model.reset_metrics()
+        return self._model.report_local_unfinalized_metrics()
+
+
+def is_functional(model: ModelOrFn) -> bool:
+    """Tells `FunctionalModel`s from functions that make variable models.
+
+    Raises:
+      TypeError: If `model` is neither.
+    """
+    if isinstance(model, tff.learning.models.FunctionalModel):
+        return True
+    if callable(model):
+        return False
+    raise TypeError(
+        "Expected a tff.learning.models.FunctionalModel or a no-argument function "
+        f"that returns a tff.learning.models.VariableModel, found {type(model)}."
+    )
+
+
+def create(model: ModelOrFn) -> LocalModel:
+    """Returns the view of `model`; to be called inside a TensorFlow computation."""
+    if isinstance(model, block_model.BlockModel):
+        return BlockLocalModel(model)
+    if is_functional(model):
+        return _FunctionalLocalModel(model)
+    return VariableLocalModel(model())
+
+
+def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel:
+    """Returns the model, if it is a chain of so many blocks.
+
+    Raises:
+      TypeError: If it is not.
+    """
+    if isinstance(model, block_model.BlockModel) and model.num_blocks >= minimum:
+        return model
+    found = type(model)
+    if isinstance(model, block_model.BlockModel):
+        found = f"one of {model.num_blocks}"
+    raise TypeError(
+        f"Expected a tff_algos.block_model.BlockModel of at least {minimum} blocks, "
+        f"found {found}."
+    )
+
+
+def _input_spec(model: ModelOrFn) -> Any:
+    if is_functional(model):
+        return model.input_spec
+    # A graph of its own keeps the model's variables out of the caller's.
+    with tf.Graph().as_default():
+        return model().input_spec
+
+
+def data_type(model: ModelOrFn) -> tff.Type:
+    """Returns the type of one client's batches, `B*`."""
+    return tff.SequenceType(tff.types.tensorflow_to_type(_input_spec(model)))
+
+
+def build_initial_weights_computation(model: ModelOrFn) -> tff.Computation:
+    """Returns `( -> tff.learning.models.ModelWeights)`, the initial weights."""
+
+    @tff.tensorflow.computation
+    def initial_weights():
+        if is_functional(model):
+            trainable, non_trainable = model.initial_weights
+            return tff.learning.models.ModelWeights(
+                tuple(tf.convert_to_tensor(weight) for weight in trainable),
+                tuple(tf.convert_to_tensor(weight) for weight in non_trainable),
+            )
+        return tff.learning.models.ModelWeights.from_model(model())
+
+    return initial_weights
+
+
+def weights_type(model: ModelOrFn) -> tff.Type:
+    """Returns the type of `tff.learning.models.ModelWeights` of the model."""
+    return build_initial_weights_computation(model).type_signature.result
+
+
+def trainable_specs(model: ModelOrFn) -> tuple[tf.TensorSpec, ...]:
+    """Returns what the trainable weights are like, in the model's order."""
+    trainable = weights_type(model).trainable
+    return tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable)))
+
+
+def build_metrics_aggregation(
+    model: ModelOrFn,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+) -> tff.Computation:
+    """Returns the aggregation of clients' unfinalized metrics."""
+    aggregator = metrics_aggregator or tff.learning.metrics.sum_then_finalize
+    if is_functional(model):
+        return aggregator(model.finalize_metrics)
+    with tf.Graph().as_default():
+        return aggregator(model().metric_finalizers())
+
+
+def flatten(weights: tff.learning.models.ModelWeights) -> Weights:
+    """Returns `weights` as flat tuples, in the model's order."""
+    return Weights(
+        tuple(tf.nest.flatten(weights.trainable)),
+        tuple(tf.nest.flatten(weights.non_trainable)),
+    )

@@ -1,0 +1,99 @@
+"""A `tff.learning.models.VariableModel` that keeps a functional model's metrics.
+
+`tff.learning.models.model_from_functional` reports the loss alone, weighted by
+examples; this wrapper reports all that the functional model does.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+class FunctionalVariableModel(tff.learning.models.VariableModel):
+    """A functional model with its weights and its metrics in variables."""
+
+    def __init__(self, model: tff.learning.models.FunctionalModel):
+        self._model = model
+        trainable, non_trainable = model.initial_weights
+        self._trainable = tuple(tf.Variable(value) for value in trainable)
+        self._non_trainable = tuple(
+            tf.Variable(value, trainable=False) for value in non_trainable
+        )
+        self._metrics = tf.nest.map_structure(
+            lambda value: tf.Variable(tf.zeros_like(value), trainable=False),
+            model.initialize_metrics_state(),
+        )
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        return self._trainable
+
+    @property
+    def non_trainable_variables(self) -> tuple[tf.Variable, ...]:
+        return self._non_trainable
+
+    @property
+    def local_variables(self) -> tuple[tf.Variable, ...]:
+        return tuple(tf.nest.flatten(self._metrics))
+
+    @property
+    def input_spec(self) -> Any:
+        return self._model.input_spec
+
+    @tf.function
+    def predict_on_batch(self, x: Any, training: bool = True) -> Any:
+        weights = tf.nest.map_structure(
+            lambda variable: variable.read_value(),
+            (self._trainable, self._non_trainable),
+        )
+        return self._model.predict_on_batch(weights, x, training=training)
+
+    @tf.function
+    def forward_pass(
+        self, batch_input: Any, training: bool = True
+    ) -> tff.learning.models.BatchOutput:
+        if isinstance(batch_input, Mapping):
+            x, y = batch_input["x"], batch_input["y"]
+        else:
+            x, y = batch_input
+        predictions = self.predict_on_batch(x, training=training)
+        output = tff.learning.models.BatchOutput(
+            loss=self._model.loss(output=predictions, label=y),
+            predictions=predictions,
+            num_examples=tf.shape(tf.nest.flatten(predictions)[0])[0],
+        )
+        state = tf.nest.map_structure(lambda v: v.read_value(), self._metrics)
+        self._assign_metrics(
+            self._model.update_metrics_state(state, labels=y, batch_output=output)
+        )
+        return output
+
+    @tf.function
+    def report_local_unfinalized_metrics(self) -> collections.OrderedDict[str, Any]:
+        return tf.nest.map_structure(lambda v: v.read_value(), self._metrics)
+
+    def metric_finalizers(self) -> collections.OrderedDict[str, Callable]:
+        return collections.OrderedDict(
+            (name, self._finalizer(name)) for name in self._metrics
+        )
+
+    @tf.function
+    def reset_metrics(self) -> None:
+        self._assign_metrics(self._model.initialize_metrics_state())
+
+    def _assign_metrics(self, state: Any) -> None:
+        tf.nest.map_structure(
+            lambda variable, value: variable.assign(value), self._metrics, state
+        )
+
+    def _finalizer(self, name: str) -> Callable[[Any], tf.Tensor]:
+        def finalize(value):
+            # A functional model finalizes all of its metrics together.
+            state = collections.OrderedDict(self._model.initialize_metrics_state())
+            state[name] = value
+            return self._model.finalize_metrics(state)[name]
+
+        return finalize
