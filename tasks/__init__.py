@@ -35,18 +35,22 @@ TASKS: Mapping[str, TaskEntry] = {
 }
 
 
-def get(name: str) -> TaskEntry:
+def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
     """Returns the entry of a `--task` name.
+
+    Args:
+      name: The name.
+      entries: All there are.
 
     Raises:
       TaskError: If there is none; names the nearest.
     """
-    if name in TASKS:
-        return TASKS[name]
-    nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0)[0]
+    if name in entries:
+        return entries[name]
+    nearest = difflib.get_close_matches(name, entries, n=1, cutoff=0)[0]
     raise TaskError(
         f"--task={messages.shortened(name)} is unknown, did you mean {nearest}? "
-        f"One of: {', '.join(TASKS)}."
+        f"One of: {', '.join(entries)}."
     )
 
 

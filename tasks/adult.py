@@ -10,9 +10,8 @@ learning meets multi-objective optimization" (https://arxiv.org/abs/2006.11489).
 
 import os
 import types
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import attrs
 import numpy as np
 
 from tasks import adult_file, array_data, download, generated_adult, partition
@@ -20,7 +19,7 @@ from tasks.array_data import Division
 from tasks.array_source import Arrays, Source
 from tasks.models import linear
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.models.block_model import BlockModel
 
 DOCTORATE = adult_file.feature("education", "Doctorate")
@@ -59,41 +58,31 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-def _check_partition(instance: Any, attribute: Any, value: str) -> None:
-    del instance
+def _check_partition(value: str) -> None:
     if value not in (_BY_DOCTORATE, _OFF_BY_ONE):
         try:
             partition.parse(value)
         except HyperparameterError as error:
-            raise HyperparameterError(attribute.name, value, _FORMS) from error
+            raise HyperparameterError("partition", value, _FORMS) from error
 
 
-@attrs.frozen(kw_only=True)
+@record
 class AdultOptions:
-    """The options of `--task=adult`."""
+    """The options of `--task=adult`.
 
-    model: Literal["linear"] = choice(
-        default="linear",
-        choices=("linear",),
-        help="Architecture: logistic regression.",
-    )
-    initializer: Literal["zeros", "uniform"] = choice(
-        default="zeros",
-        choices=("zeros", "uniform"),
-        help="Initial weights: zeros, or uniform in +-1 / sqrt(99) as PyTorch's would "
-        "be, drawn by --seed.",
-    )
-    partition: str = attrs.field(
-        default=_BY_DOCTORATE,
-        validator=_check_partition,
-        metadata={
-            "help": "Division of the people: phd (two clients, those with a doctorate "
-            "and all others), phd_off_by_one (as in the code of Hu et al.: the clients "
-            "train on the person after each of theirs, and on 4 of 5), iid:N, shards:K[:N] (of sorted "
-            "labels) or dirichlet:ALPHA[:N]; N clients, 100 if left out.",
-            "kind": str,
-        },
-    )
+    Attributes:
+      model: Architecture: logistic regression.
+      initializer: Initial weights: zeros, or uniform in +-1 / sqrt(99) as PyTorch's would
+        be, drawn by --seed.
+      partition: Division of the people: phd (two clients, those with a doctorate and all
+        others), phd_off_by_one (as in the code of Hu et al.: the clients train on the
+        person after each of theirs, and on 4 of 5), iid:N, shards:K[:N] (of sorted labels)
+        or dirichlet:ALPHA[:N]; N clients, 100 if left out.
+    """
+
+    model: Annotated[Literal["linear"], hparam()] = "linear"
+    initializer: Annotated[Literal["zeros", "uniform"], hparam()] = "zeros"
+    partition: Annotated[str, hparam(check=_check_partition)] = _BY_DOCTORATE
 
 
 def preprocess(features: np.ndarray) -> np.ndarray:

@@ -14,15 +14,16 @@ comes with its own preprocessing.
 """
 
 import types
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
 
-from tasks import array_data, array_source, generated_images, partition
+from tasks import array_data, array_source, generated_images
 from tasks.models import cifar, normalized
+from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 from tff_algos.models.block_model import BlockModel
 
 # Of red, green and blue in [0, 1], as is customary: the deviations are means over
@@ -47,21 +48,25 @@ _NORMALIZED = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class Cifar10Options:
-    """The options of `--task=cifar10`."""
+    """The options of `--task=cifar10`.
 
-    model: Literal["cnn", "cnn_lrn", "lenet", "vgg11"] = choice(
-        default="cnn",
-        choices=(*get_args(cifar.ModelId), *_NORMALIZED),
-        help="Architecture: two convolutions and three dense layers, cnn with dropout, "
-        "cnn_lrn with response normalisation and pixels in [-1, 1], lenet with "
-        "normalisation and dropout; vgg11 has eight convolutions.",
-    )
-    norm: Literal["batch", "group", "none"] | None = normalized.norm_option(
-        *_NORMALIZED
-    )
-    partition: str = partition.option(default="iid:10")
+    Attributes:
+      model: Architecture: cnn is two convolutions and three dense layers, with dropout;
+        cnn_lrn has response normalization and pixels in [-1, 1], lenet normalization
+        and dropout; vgg11 has eight convolutions.
+      norm: Normalization, of the models that have it (batch).
+      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+    """
+
+    model: Annotated[Literal["cnn", "cnn_lrn", "lenet", "vgg11"], hparam()] = "cnn"
+    norm: normalized.NormOption = None
+    partition: PartitionOption = "iid:10"
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, _NORMALIZED)
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:

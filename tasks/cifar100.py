@@ -15,9 +15,8 @@ other clients, are the undivided test set.
 import os
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import attrs
 import numpy as np
 import tensorflow_federated as tff
 
@@ -36,7 +35,7 @@ from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.clients.batching import Examples
-from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.models.block_model import BlockModel
 
 FILE_NAME = "cifar100.sqlite"
@@ -61,35 +60,32 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-def _check_partition(instance: Any, attribute: Any, value: str) -> None:
-    del instance
+def _check_partition(value: str) -> None:
     if value != _PACHINKO:
         try:
             partition.parse(value)
         except HyperparameterError as error:
-            raise HyperparameterError(attribute.name, value, _FORMS) from error
+            raise HyperparameterError("partition", value, _FORMS) from error
 
 
-@attrs.frozen(kw_only=True)
+@record
 class Cifar100Options:
-    """The options of `--task=cifar100`."""
+    """The options of `--task=cifar100`.
 
-    model: Literal["vgg11", "cnn"] = choice(
-        default="vgg11",
-        choices=("vgg11", "cnn"),
-        help="Architecture: eight normalised convolutions and two dense layers, or "
-        "cifar10's cnn.",
-    )
-    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("vgg11")
-    partition: str = attrs.field(
-        default="dirichlet:0.1",
-        validator=_check_partition,
-        metadata={
-            "help": "Division of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] "
-            "(of sorted labels), N clients, 100 if left out; or pachinko, TFF's own.",
-            "kind": str,
-        },
-    )
+    Attributes:
+      model: Architecture: eight normalized convolutions and two dense layers, or
+        cifar10's cnn.
+      norm: Normalization, of the models that have it (batch).
+      partition: Division of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] (of
+        sorted labels), N clients, 100 if left out; or pachinko, TFF's own.
+    """
+
+    model: Annotated[Literal["vgg11", "cnn"], hparam()] = "vgg11"
+    norm: normalized.NormOption = None
+    partition: Annotated[str, hparam(check=_check_partition)] = "dirichlet:0.1"
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, ("vgg11",))
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:

@@ -4,8 +4,8 @@ import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated
 
-import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,7 +14,7 @@ from tasks.damage import Unfit
 from tasks.task import Split, TaskError
 from tff_algos import messages
 from tff_algos.clients.batching import Examples, derive_seed
-from tff_algos.hyperparameters import AT_LEAST_ONE, Interval, hparam
+from tff_algos.hyperparameters import hparam, record
 
 CACHE_BYTES = 1 << 30
 
@@ -25,32 +25,20 @@ _TRAIN_CLIENTS, _ALL_CLIENTS = 2500, 3400
 _WHOLE_CLIENT = 1 << 20
 
 
-@attrs.frozen(kw_only=True)
+@record
 class Population:
     """Which of a data set's clients take part; options that tasks share.
 
     Attributes:
-      num_clients: So many clients, drawn by the seed, train, and as many evaluate;
-        None for all clients, as `split_clients` divides them.
-      eval_overlap: The share of the evaluation clients that are training clients
-        (rounded to clients); the others are drawn from those that don't train. None
-        is 1.0; set only together with `num_clients`.
+      num_clients: Draw so many clients by the seed, which train; as many evaluate. Unset:
+        all clients, 2,500 of every 3,400 train, the others evaluate.
+      eval_overlap: With --num_clients: the share of evaluation clients (rounded to
+        clients) that are also training clients (1.0); the others are drawn from those
+        that don't train.
     """
 
-    num_clients: int | None = hparam(
-        None,
-        int,
-        AT_LEAST_ONE,
-        "Draw so many clients, which train; as many evaluate. Unset: all clients, "
-        "2,500 of every 3,400 train, the others evaluate.",
-    )
-    eval_overlap: float | None = hparam(
-        None,
-        float,
-        Interval(low=0, high=1),
-        "With --num_clients: the share of evaluation clients that are also training "
-        "clients (1.0).",
-    )
+    num_clients: Annotated[int | None, hparam(low=1)] = None
+    eval_overlap: Annotated[float | None, hparam(low=0, high=1)] = None
 
     def __attrs_post_init__(self):
         if self.eval_overlap is not None and self.num_clients is None:

@@ -10,9 +10,8 @@ learning" (https://arxiv.org/abs/1909.12488).
 import functools
 import types
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Annotated
 
-import attrs
 import numpy as np
 import tensorflow_federated as tff
 
@@ -21,7 +20,7 @@ from tasks.damage import Unfit
 from tasks.models import image
 from tasks.task import DataOptions, Split, Task, TaskEntry, TaskError
 from tff_algos.clients.batching import Examples
-from tff_algos.hyperparameters import choice, switch
+from tff_algos.hyperparameters import hparam, record
 
 FILE_NAME = "emnist_all.sqlite"
 
@@ -35,19 +34,18 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class EmnistOptions(client_examples.Population):
-    """The options of `--task=emnist`."""
+    """The options of `--task=emnist`.
 
-    only_digits: bool = switch(
-        default=False, help="The 10 digits only, not all 62 characters."
-    )
-    model: Literal["cnn", "cnn_dropout", "2nn", "cnn_dense_dropout"] = choice(
-        default="cnn",
-        choices=get_args(image.ModelId),
-        help="Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn "
-        "with dropout after its dense layer.",
-    )
+    Attributes:
+      only_digits: The 10 digits only, not all 62 characters.
+      model: Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn with
+        dropout after its dense layer.
+    """
+
+    only_digits: Annotated[bool, hparam()] = False
+    model: Annotated[image.ModelId, hparam()] = "cnn"
 
 
 def load(options: EmnistOptions, data_options: DataOptions) -> Task:

@@ -11,15 +11,15 @@ this data set's batch size and learning rate; here they are those of their CIFAR
 """
 
 import types
-from typing import Literal
+from typing import Annotated, Literal
 
-import attrs
 import numpy as np
 
-from tasks import array_data, array_source, generated_images, partition
+from tasks import array_data, array_source, generated_images
 from tasks.models import fashion, normalized
+from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 
 # Of pixels in [0, 1]. The authors use MNIST's for these images too.
 MEAN, DEVIATION = 0.1307, 0.3081
@@ -34,18 +34,24 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class FashionMnistOptions:
-    """The options of `--task=fashion_mnist`."""
+    """The options of `--task=fashion_mnist`.
 
-    model: Literal["cnn", "tiny_nn"] = choice(
-        default="cnn",
-        choices=("cnn", "tiny_nn"),
-        help="Architecture: cnn is two convolutions, two dense layers and dropout, "
-        "tiny_nn three dense layers with normalisation.",
-    )
-    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("tiny_nn")
-    partition: str = partition.option(default="shards:5")
+    Attributes:
+      model: Architecture: cnn is two convolutions, two dense layers and dropout,
+        tiny_nn three dense layers with normalization.
+      norm: Normalization, of the models that have it (batch).
+      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+    """
+
+    model: Annotated[Literal["cnn", "tiny_nn"], hparam()] = "cnn"
+    norm: normalized.NormOption = None
+    partition: PartitionOption = "shards:5"
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, ("tiny_nn",))
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:

@@ -10,15 +10,16 @@ catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardised ima
 """
 
 import types
-from typing import Literal
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
 
-from tasks import array_data, array_source, generated_images, partition
+from tasks import array_data, array_source, generated_images
 from tasks.models import image, normalized
+from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 
 # Of all training pixels in [0, 1].
 MEAN, DEVIATION = 0.1307, 0.3081
@@ -33,18 +34,24 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class MnistOptions:
-    """The options of `--task=mnist`."""
+    """The options of `--task=mnist`.
 
-    model: Literal["cnn", "2nn", "tiny_nn"] = choice(
-        default="cnn",
-        choices=("cnn", "2nn", "tiny_nn"),
-        help="Architecture, by the names of TFF's baselines; tiny_nn is three dense "
-        "layers with normalisation, on standardised images.",
-    )
-    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("tiny_nn")
-    partition: str = partition.option(default="iid:100")
+    Attributes:
+      model: Architecture, by the names of TFF's baselines; tiny_nn is three dense
+        layers with normalization, on standardized images.
+      norm: Normalization, of the models that have it (batch).
+      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+    """
+
+    model: Annotated[Literal["cnn", "2nn", "tiny_nn"], hparam()] = "cnn"
+    norm: normalized.NormOption = None
+    partition: PartitionOption = "iid:100"
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, ("tiny_nn",))
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:

@@ -11,14 +11,14 @@ https://arxiv.org/abs/2302.14307, divide theirs).
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
 import attrs
 import numpy as np
 
 from tasks.task import TaskError
 from tff_algos.clients.batching import derive_seed
-from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval
+from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval, hparam
 
 DEFAULT_NUM_CLIENTS = 100
 FORMS = "iid:N, shards:K[:N] or dirichlet:ALPHA[:N]"
@@ -132,26 +132,8 @@ def _concentration(text: str, number: str) -> float:
     return value
 
 
-def option(default: str) -> Any:
-    """Declares the `partition` field of a task's options, checked when it is set.
-
-    Args:
-      default: The task's own partition, such as "iid:100".
-    """
-
-    def check(instance, attribute, value):
-        del instance, attribute
-        parse(value)
-
-    return attrs.field(
-        default=default,
-        validator=check,
-        metadata={
-            "help": "Division of the examples: iid:N, shards:K[:N] (of sorted labels) "
-            "or dirichlet:ALPHA[:N]; N clients, 100 if left out.",
-            "kind": str,
-        },
-    )
+# The type of a task's option `partition`, checked when it is set.
+PartitionOption = Annotated[str, hparam(check=parse)]
 
 
 def divide(

@@ -7,9 +7,8 @@ sequences as in `tff.simulation.baselines.shakespeare`.
 
 import types
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-import attrs
 import numpy as np
 import tensorflow_federated as tff
 
@@ -17,7 +16,7 @@ from tasks import client_examples, download, generated_text
 from tasks.models import text
 from tasks.task import DataOptions, Split, Task, TaskEntry
 from tff_algos.clients.batching import Examples
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 
 FILE_NAME = "shakespeare.sqlite"
 SEQUENCE_LENGTH = 80
@@ -44,15 +43,15 @@ _BUILD_MODEL = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class ShakespeareOptions(client_examples.Population):
-    """The options of `--task=shakespeare`."""
+    """The options of `--task=shakespeare`.
 
-    model: Literal["lstm", "gru"] = choice(
-        default="lstm",
-        choices=_BUILD_MODEL,
-        help="Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.",
-    )
+    Attributes:
+      model: Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.
+    """
+
+    model: Annotated[Literal["lstm", "gru"], hparam()] = "lstm"
 
 
 def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:

@@ -9,7 +9,7 @@ users who train and 38,758 others. Sentences become sequences of 20 words out of
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ from tasks.array_source import Source
 from tasks.models import text
 from tasks.task import DataOptions, Split, Task, TaskEntry, TaskError
 from tff_algos.clients.batching import Examples, derive_seed
-from tff_algos.hyperparameters import AT_LEAST_ONE, choice, hparam
+from tff_algos.hyperparameters import hparam, record
 
 FILE_NAME = "stackoverflow.sqlite"
 WORD_COUNTS_NAME = "stackoverflow.word_count"
@@ -45,29 +45,22 @@ _SETTINGS = types.MappingProxyType(
 _Read = Callable[[str, Split], Examples]
 
 
-@attrs.frozen(kw_only=True)
+@record
 class StackoverflowOptions(client_examples.Population):
-    """The options of `--task=stackoverflow`."""
+    """The options of `--task=stackoverflow`.
 
-    num_clients: int | None = hparam(
-        None,
-        int,
-        AT_LEAST_ONE,
-        "Draw so many clients, which train; as many evaluate. Unset: all clients that "
-        "train in TFF's division; those that it holds out evaluate.",
-    )
-    model: Literal["lstm"] = choice(
-        default="lstm",
-        choices=("lstm",),
-        help="Architecture: an LSTM layer of 670 units between an embedding and a "
-        "linear layer of 96.",
-    )
-    vocab_size: int = hparam(
-        10_000,
-        int,
-        AT_LEAST_ONE,
-        "words, the most frequent ones; fewer make a smaller model",
-    )
+    Attributes:
+      num_clients: Draw so many clients, which train; as many evaluate. Unset: all clients
+        that train in TFF's division; those that it holds out evaluate.
+      model: Architecture: an LSTM layer of 670 units between an embedding and a linear
+        layer of 96.
+      vocab_size: Words in the vocabulary, the most frequent ones; fewer make a smaller
+        model.
+    """
+
+    num_clients: Annotated[int | None, hparam(low=1)] = None
+    model: Annotated[Literal["lstm"], hparam()] = "lstm"
+    vocab_size: Annotated[int, hparam(low=1)] = 10_000
 
 
 @attrs.frozen(kw_only=True)

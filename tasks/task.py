@@ -1,7 +1,7 @@
 """What a task is, and how it is asked for: its options, where its data come from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ from tff_algos.clients.batching import (
     batch_examples,
     derive_seed,
 )
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 from tff_algos.models.variable_model import FunctionalVariableModel
 
 Split = Literal["train", "test"]
@@ -82,7 +82,7 @@ class TaskError(ValueError):
     """A task cannot be made as asked; one line for the user."""
 
 
-@attrs.frozen(kw_only=True)
+@record
 class DataOptions:
     """Where a task's data come from; the same for every task.
 
@@ -96,11 +96,7 @@ class DataOptions:
         arrays are divided among clients; generated data do not depend on it.
     """
 
-    data: Literal["auto", "tff", "generated"] = choice(
-        default="auto",
-        choices=("auto", "tff", "generated"),
-        help="Real data set, generated stand-in, or whichever is at hand.",
-    )
+    data: Annotated[Literal["auto", "tff", "generated"], hparam()] = "auto"
     cache_dir: str | None = None
     seed: int = 0
 
@@ -112,9 +108,8 @@ class TaskEntry:
     Attributes:
       name: The `--task` name.
       summary: One line for lists and help.
-      options: Frozen attrs class of the task's own options, all with defaults;
-        every field's metadata hold "help" and, where the values are few,
-        "choices".
+      options: Record (`tff_algos.hyperparameters.record`) of the task's own options, all
+        with defaults.
       load: `(options, data_options) -> Task`.
       settings: The task's own defaults of hyperparameters by flag name (for
         example `client_learning_rate`), from the papers.

@@ -11,7 +11,7 @@ import contextlib
 import os
 import tempfile
 import types
-from typing import Literal
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
@@ -22,13 +22,13 @@ from tasks import (
     array_source,
     download,
     generated_images,
-    partition,
     tiny_imagenet_file,
 )
 from tasks.array_source import Arrays
 from tasks.models import normalized
+from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
-from tff_algos.hyperparameters import choice
+from tff_algos.hyperparameters import hparam, record
 
 ARCHIVE = download.PublishedFile(
     name=f"{tiny_imagenet_file.FOLDER}.zip",
@@ -52,17 +52,23 @@ _SETTINGS = types.MappingProxyType(
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class TinyImagenetOptions:
-    """The options of `--task=tiny_imagenet`."""
+    """The options of `--task=tiny_imagenet`.
 
-    model: Literal["resnet20"] = choice(
-        default="resnet20",
-        choices=("resnet20",),
-        help="Architecture: 19 convolutions of residual units and a dense layer.",
-    )
-    norm: Literal["batch", "group", "none"] | None = normalized.norm_option("resnet20")
-    partition: str = partition.option(default="dirichlet:0.1")
+    Attributes:
+      model: Architecture: 19 convolutions of residual units and a dense layer.
+      norm: Normalization, of the models that have it (batch).
+      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+    """
+
+    model: Annotated[Literal["resnet20"], hparam()] = "resnet20"
+    norm: normalized.NormOption = None
+    partition: PartitionOption = "dirichlet:0.1"
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, ("resnet20",))
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import attrs
 from absl.testing import flagsaver
 
-import main
+from tff_algos.experiments import cli
 
-ROOT = pathlib.Path(main.__file__).parent
+ROOT = pathlib.Path(__file__).parents[1]
 # The smallest work that still trains, evaluates and personalizes.
 SMALL = (
     "--data=generated",
@@ -35,13 +35,14 @@ class Finished:
 def run_here(capfd, *arguments: str) -> Finished:
     """Runs main.py's `main` in this process: no second import of TensorFlow."""
     capfd.readouterr()
+    cli.define_flags()
     with flagsaver.flagsaver():
         # Flags of an earlier call must not stay set.
-        main.FLAGS.unparse_flags()
-        for name in main.FLAGS:
-            main.FLAGS[name].using_default_value = True
+        cli.FLAGS.unparse_flags()
+        for name in cli.FLAGS:
+            cli.FLAGS[name].using_default_value = True
         try:
-            main.main(main.parse_flags(["main.py", *arguments]))
+            cli.run_flags(cli.parse_flags(["main.py", *arguments]))
         except SystemExit as stop:
             status = stop.code
     out, err = capfd.readouterr()
@@ -69,7 +70,7 @@ def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
 def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
     for path, descriptor in zip(paths, (1, 2), strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-    main.main(main.parse_flags(["main.py", *arguments]))
+    cli.run_flags(cli.parse_flags(["main.py", *arguments]))
 
 
 def start(*arguments: str, **kwargs) -> subprocess.Popen:

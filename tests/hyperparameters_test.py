@@ -1,32 +1,40 @@
 """Hyperparameters: what is checked when a record is made."""
 
+import inspect
 import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_algos import registry
-from tff_algos.algorithms.personalized_fed_avg import PersonalizedFedAvgHParams
 from tff_algos.hyperparameters import (
     MAX_INTEGER,
     HyperparameterError,
     Interval,
-    choice,
+    checked,
+    declared,
     hparam,
-    switch,
+    record,
 )
 
 
-@attrs.frozen(kw_only=True)
+@record
 class Record:
-    rate: float = hparam(0.1, float, Interval(low=0, low_open=True), "a rate")
-    steps: int = hparam(1, int, Interval(low=1, high=9), "steps")
-    limit: int | None = hparam(None, int, Interval(low=1), "a limit")
-    kind: str = choice("a", ("a", "b"), "a kind")
-    on: bool = switch(False, "a switch")
+    """A record.
+
+    Attributes:
+      rate: A rate.
+    """
+
+    rate: Annotated[float, hparam(above=0, symbol="eta")] = 0.1
+    steps: Annotated[int, hparam(low=1, high=9)] = 1
+    limit: Annotated[int | None, hparam(low=1)] = None
+    kind: Annotated[Literal["a", "b"], hparam()] = "a"
+    on: Annotated[bool, hparam()] = False
+    words: Annotated[Sequence[Literal["x", "y"]], hparam()] = ("x",)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,12 @@ class Record:
         ({"limit": 2**31}, r"an integer >= 1 and at most 2147483647\."),
         ({"on": 1}, r"on=1 is not valid: expected True or False"),
         ({"kind": "c"}, r"kind='c' is not valid: expected one of a, b\."),
+        (
+            {"words": ("x", "z")},
+            r"words='x,z' is not valid: expected a list of x, y, e",
+        ),
+        ({"words": ("x", "x")}, r"words='x,x' is not valid"),
+        ({"words": "x"}, r"words='x' is not valid"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_expected(values, message):
@@ -107,68 +121,42 @@ def test_an_interval_holds_its_inside_and_its_closed_ends(
         assert never not in interval
 
 
-@pytest.mark.parametrize(
-    "algorithm", registry.ALGORITHMS.values(), ids=lambda a: a.name
-)
-def test_every_algorithm_has_valid_defaults_and_describes_its_hyperparameters(
-    algorithm,
-):
-    algorithm.resolve("any task", {}, {})
-    for field in algorithm.hparam_fields().values():
-        assert field.metadata["help"] and "\n" not in field.metadata["help"]
-        # Both values of a switch are valid.
-        if field.metadata["kind"] is not bool:
-            assert "valid" in field.metadata or "choices" in field.metadata
+def test_a_list_is_words_and_a_flag_names_them_with_commas():
+    words = declared(Record)["words"]
+    assert Record(words=["y", "x"]).words == ("y", "x")
+    assert words.parse("y,x") == ("y", "x") and words.parse("none") == ()
+    assert words.format(("y", "x")) == "y,x" and words.format(()) == "none"
 
 
-def test_flags_beat_the_papers_setting_which_beats_the_tasks():
-    centralized = registry.get("centralized")
-    task_settings = {"client_learning_rate": 0.5, "client_batch_size": 7, "unused": 1}
-    hparams = centralized.resolve("emnist", task_settings, {})
-    assert (hparams.client_learning_rate, hparams.client_batch_size) == (0.001, 7)
-    hparams = centralized.resolve(
-        "emnist", task_settings, {"client_learning_rate": 0.2}
+@checked
+def build(model, *, rate: Annotated[float, hparam(above=0)] = 0.1, n: int = 2):
+    """Builds nothing."""
+    return model, rate, n
+
+
+def test_a_function_checks_what_its_signature_declares():
+    assert build("m", rate=np.float32(0.5)) == ("m", 0.5, 2)
+    assert build("m") == ("m", 0.1, 2)
+    with pytest.raises(HyperparameterError, match="rate=0 is not valid: expected a n"):
+        build("m", rate=0)
+    with pytest.raises(TypeError, match=r"build\(\) missing 1 required positional"):
+        build()
+    assert list(inspect.signature(build).parameters) == ["model", "rate", "n"]
+
+
+def test_a_declaration_is_the_annotation_and_the_default():
+    assert list(declared(build)) == ["rate"]
+    rate = declared(build)["rate"]
+    assert (rate.kind, rate.default, rate.valid) == (
+        float,
+        0.1,
+        Interval(0, low_open=True),
     )
-    assert hparams.client_learning_rate == 0.2
+    limit = declared(Record)["limit"]
+    assert limit.is_optional and limit.kind is int
+    assert declared(Record)["rate"].symbol == "eta"
 
 
-def test_steps_replace_epochs():
-    fedavg = registry.get("fedavg")
-    batches = fedavg.resolve("emnist", {}, {"client_steps_per_round": 4}).batches()
-    assert (batches.num_steps, batches.num_epochs) == (4, None)
-    both = {"client_steps_per_round": 4, "client_epochs_per_round": 2}
-    with pytest.raises(HyperparameterError, match="without client_epochs_per_round"):
-        fedavg.resolve("emnist", {}, both)
-
-
-@pytest.mark.parametrize(
-    ("given_rounds", "expected"),
-    [
-        ({}, (20, 8)),
-        ({"total_rounds": 700}, (500, 200)),
-        ({"total_rounds": 40}, (29, 11)),
-        ({"total_rounds": 10, "finetune_rounds": 0}, (10, 0)),
-        ({"total_rounds": 10, "pretrain_rounds": 4}, (4, 6)),
-        ({"pretrain_rounds": 3, "finetune_rounds": 5}, (3, 5)),
-        ({"finetune_rounds": 3}, (25, 3)),
-    ],
-)
-def test_rounds_of_personalized_fedavg(given_rounds, expected):
-    assert PersonalizedFedAvgHParams(**given_rounds).stage_rounds() == expected
-
-
-@pytest.mark.parametrize(
-    "given_rounds",
-    [
-        {"total_rounds": 10, "finetune_rounds": 11},
-        {"total_rounds": 10, "pretrain_rounds": 3, "finetune_rounds": 3},
-    ],
-)
-def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
-    with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
-        PersonalizedFedAvgHParams(**given_rounds)
-
-
-def test_momentum_that_an_optimizer_would_ignore_is_refused():
-    with pytest.raises(HyperparameterError, match="base_momentum=0.9.*adam has no"):
-        registry.get("mimelite").resolve("emnist", {}, {"client_optimizer": "adam"})
+def test_a_signature_shows_the_range_and_the_symbol():
+    assert repr(hparam(low=0, below=1, symbol="beta")) == "hparam('beta', in [0, 1))"
+    assert repr(hparam()) == "hparam()"

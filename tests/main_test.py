@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-import main
 import tasks
 from tests.command_line import SMALL, run_apart, run_here
-from tff_algos import registry
+from tff_algos.experiments import catalogue, cli, launch, plugins
 from tff_algos.experiments.metrics_log import read_rows
 
 FASTEST_MODEL = {
@@ -55,12 +54,12 @@ PAIRS = [
         marks=() if _is_fast(algo, task) else pytest.mark.slow,
         id=f"{algo}-{task}",
     )
-    for algo in registry.ALGORITHMS
+    for algo in catalogue.ALGORITHMS
     for task in tasks.TASKS
 ]
 
 
-def _short_rounds(algorithm):
+def _short_rounds(recipe):
     """Flags that make a round of any algorithm short."""
     short = {
         "client_epochs_per_round": 1,
@@ -70,9 +69,9 @@ def _short_rounds(algorithm):
         "max_elements_per_client": 8,
         "updates_per_round": 3,
     }
-    fields = algorithm.hparam_fields()
+    fields = recipe.hyperparameters()
     steps = fields.get("client_steps_per_round")
-    if steps is not None and steps.metadata["replaces"]:
+    if steps is not None and steps.replaces in fields:
         del short["client_steps_per_round"]
     return [f"--{name}={value}" for name, value in short.items() if name in fields]
 
@@ -85,13 +84,13 @@ def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
         f"--output_dir={tmp_path}",
         *SMALL,
         *FASTEST_MODEL[task],
-        *_short_rounds(registry.get(algo)),
+        *_short_rounds(catalogue.get(algo)),
     ]
     # Hundreds of models in one process would need tens of gigabytes.
     few = _is_fast(algo, task)
     finished = run_here(capfd, *arguments) if few else run_apart(tmp_path, *arguments)
     assert finished.status == 0, finished.err
-    title = registry.get(algo).title
+    title = catalogue.get(algo).title
     assert f"{title} on {task}_generated" in finished.out
     assert "personalized accuracy, mean (std) over clients" in finished.out
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -319,8 +318,8 @@ REFUSED = {
 
 _INTEGER_FLAGS = {
     name: by_user
-    for name, by_user in main._FIELDS.items()
-    if any(field.metadata.get("kind") is int for field in by_user.values())
+    for name, by_user in launch.users_of(plugins.load()).items()
+    if any(field.kind is int for field in by_user.values())
 }
 
 
@@ -364,14 +363,17 @@ def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
 def test_list_shows_every_algorithm_and_task(capfd):
     finished = run_here(capfd, "--list")
     assert finished.status == 0
-    for name in [*registry.ALGORITHMS, *tasks.TASKS]:
+    for name in [*catalogue.ALGORITHMS, *tasks.TASKS]:
         assert re.search(rf"^  {name} ", finished.out, re.MULTILINE)
 
 
 def test_helpshort_names_every_flag_and_who_uses_it():
-    text = main.FLAGS.module_help("main")
-    for algorithm in registry.ALGORITHMS.values():
-        for name in algorithm.hparam_fields():
+    cli.define_flags()
+    text = " ".join(
+        f"--{flag.name}: {flag.help}" for flag in cli.FLAGS.FlagDict().values()
+    )
+    for recipe in catalogue.ALGORITHMS.values():
+        for name in recipe.hyperparameters():
             assert re.search(rf"--(\[no\])?{name}: ", text), name
     words = " ".join(text.split())
     assert re.search(

@@ -7,11 +7,11 @@ import re
 import pytest
 from absl.testing import flagsaver
 
-import main
 import tasks
-from tff_algos import registry
+from tff_algos.experiments import catalogue, cli, launch, plugins
+from tff_algos.experiments.stages import personalized_rounds
 
-_PRESETS = sorted((pathlib.Path(main.__file__).parent / "presets").glob("*.flags"))
+_PRESETS = sorted((pathlib.Path(__file__).parents[1] / "presets").glob("*.flags"))
 
 
 _LETTERS = {
@@ -36,23 +36,22 @@ def test_there_are_presets():
 
 @pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
 def test_a_preset_sets_flags_that_its_algorithm_and_task_use(preset):
+    cli.define_flags()
     with flagsaver.flagsaver():
-        main.FLAGS.unparse_flags()
-        main.FLAGS(["main.py", f"--flagfile={preset}"])
-        algorithm, entry = registry.get(main.FLAGS.algo), tasks.get(main.FLAGS.task)
-        users = ("run", f"--algo={algorithm.name}", f"--task={entry.name}")
-        chosen = main._chosen(users)
-        hparams = algorithm.resolve(entry.name, entry.settings, chosen[users[1]])
-        entry.options(**chosen[users[2]])
-        assert main.FLAGS.data == "tff"
-    assert _rounds(hparams) == _expected_rounds(preset.stem)
+        cli.FLAGS.unparse_flags()
+        cli.FLAGS(["main.py", f"--flagfile={preset}"])
+        recipe, entry = catalogue.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
+        chosen = cli.settings_of_flags(launch.users_of(plugins.load()))
+        _, _, settings = launch.resolve(recipe, entry, chosen)
+        assert cli.FLAGS.data == "tff"
+    assert _rounds(settings) == _expected_rounds(preset.stem)
     # The name says what the flags say.
     words = set(preset.stem.split("_"))
-    if algorithm.name != "personalized_fedavg":
-        assert algorithm.name in preset.stem
+    if recipe.name != "personalized_fedavg":
+        assert recipe.name in preset.stem
     for letter, name in _LETTERS.items():
         if said := {word for word in words if re.fullmatch(rf"{letter}\d+", word)}:
-            assert said == {f"{letter}{getattr(hparams, name)}"}
+            assert said == {f"{letter}{settings[name]}"}
 
 
 def _expected_rounds(name):
@@ -61,6 +60,8 @@ def _expected_rounds(name):
     return 1500 if name.startswith("emnist_fair") else 500
 
 
-def _rounds(hparams):
-    stages = getattr(hparams, "stage_rounds", None)
-    return stages()[0] if stages else hparams.total_rounds
+def _rounds(settings):
+    if "finetune_rounds" not in settings:
+        return settings["total_rounds"]
+    names = ("total_rounds", "pretrain_rounds", "finetune_rounds")
+    return personalized_rounds(*(settings[name] for name in names))[0]

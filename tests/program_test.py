@@ -78,9 +78,7 @@ def test_a_run_shows_progress_and_ends_with_a_table(uninterrupted):
         assert line.startswith(("Results: ", "personalization: client")), line
 
 
-def test_x43_sigkill_at_any_moment_loses_nothing_that_was_saved(
-    uninterrupted, tmp_path
-):
+def test_sigkill_at_any_moment_loses_nothing_that_was_saved(uninterrupted, tmp_path):
     killed = 0
     seed = random.randrange(1 << 30)
     generator = random.Random(seed)

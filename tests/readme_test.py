@@ -11,8 +11,7 @@ import pytest
 
 import tasks
 from tests.command_line import SMALL, run_apart
-from tff_algos import registry
-from tff_algos.experiments import report
+from tff_algos.experiments import catalogue, report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"
 _PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]
@@ -20,10 +19,10 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 
 def _tables() -> str:
-    return report.markdown_tables(registry.ALGORITHMS.values(), tasks.TASKS.values())
+    return report.markdown_tables(catalogue.ALGORITHMS.values(), tasks.TASKS.values())
 
 
-def test_the_tables_are_the_registrys():
+def test_the_tables_are_the_catalogues():
     assert _TABLES.search(_README.read_text())[2] == f"{_tables()}\n"
 
 

@@ -12,8 +12,8 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 from tff_algos import aggregators, client_works, execution, finalizers, solvers
 from tff_algos.algorithms.afl import build_agnostic_federated_learning
 from tff_algos.algorithms.centralized import build_centralized
-from tff_algos.algorithms.control_variates import build_fed_dyn, build_scaffold
 from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
+from tff_algos.algorithms.fed_dyn import build_fed_dyn
 from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_mgda import (
     build_fed_avg_n,
@@ -30,11 +30,10 @@ from tff_algos.algorithms.maml import build_fomaml, build_maml
 from tff_algos.algorithms.mifa import build_mifa, build_mifa_m
 from tff_algos.algorithms.mime_lite import build_mime_lite
 from tff_algos.algorithms.moon import build_moon, build_moon_m
-from tff_algos.algorithms.personalized_fed_avg import (
-    build_personalized_fed_avg,
-    build_reptile,
-)
+from tff_algos.algorithms.personalized_fed_avg import build_personalized_fed_avg
 from tff_algos.algorithms.q_fed_avg import build_q_fed_avg
+from tff_algos.algorithms.reptile import build_reptile
+from tff_algos.algorithms.scaffold import build_scaffold
 from tff_algos.algorithms.uga import build_unbiased_gradient_aggregation
 from tff_algos.client_works.personalization import build_personalization_eval
 from tff_algos.clients.client_memory import (

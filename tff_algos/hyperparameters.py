@@ -1,14 +1,29 @@
-"""Hyperparameters as fields of frozen records, each checked when it is set.
+"""Hyperparameters, declared once: in the signature of the function that takes them.
 
-An algorithm's record is an attrs class whose fields are made by `hparam` and
-`choice`. The command line derives its flags from the records, so name, default,
-help, valid range and the paper's symbol are written once.
+    @checked
+    def build_gradma(
+        model_fn, *, memory_decay: Annotated[float, hparam(low=0, high=1, symbol="beta_2")] = 0.5
+    ):
+        \"\"\"...
+
+        Args:
+          memory_decay: Factor on remembered updates after every round.
+        \"\"\"
+
+The annotation gives type, range and symbol, the signature the default, the docstring
+the help. The check at call time (`checked`), command-line flags, lists and tables
+(`declared`) follow from these. Frozen records of settings are declared the same way, by
+`record`.
 """
 
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Iterable
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 import attrs
 import numpy as np
@@ -17,6 +32,14 @@ from tff_algos import messages
 
 # TensorFlow counts rounds and steps in int32.
 MAX_INTEGER = 2**31 - 1
+# The default of a hyperparameter that has none.
+REQUIRED = inspect.Parameter.empty
+# How a flag says that a list is empty.
+EMPTY_LIST = "none"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Check = Callable[[Any], object]
 
 
 class HyperparameterError(ValueError):
@@ -33,7 +56,7 @@ class HyperparameterError(ValueError):
 
 @attrs.frozen
 class Interval:
-    """The numbers from `low` to `high`; an end that is open does not belong."""
+    """The numbers from `low` to `high`; an open end is excluded."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -57,10 +80,154 @@ class Interval:
 
 
 POSITIVE = Interval(low=0, low_open=True)
-NON_NEGATIVE = Interval(low=0)
-AT_LEAST_ONE = Interval(low=1)
-MOMENTUM = Interval(low=0, high=1, high_open=True)
-SHARE = DECAY = Interval(low=0, high=1, low_open=True)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class hparam:
+    """Marks an annotated argument as a hyperparameter, and bounds it.
+
+    Attributes:
+      low: The smallest valid number.
+      high: The largest valid number; integers are at most `MAX_INTEGER` without it.
+      above: A number that all valid ones exceed, instead of `low`.
+      below: A number that exceeds all valid ones, instead of `high`.
+      symbol: The paper's symbol.
+      replaces: The hyperparameter that this one replaces where it is set.
+      check: Raises `HyperparameterError` for an invalid value, of a text that is more
+        than one of a few words; called with every value but None.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    symbol: str | None = None
+    replaces: str | None = None
+    check: _Check | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """The valid numbers."""
+        low = self.above if self.low is None else self.low
+        high = self.below if self.high is None else self.high
+        return Interval(
+            -math.inf if low is None else low,
+            math.inf if high is None else high,
+            self.above is not None,
+            self.below is not None,
+        )
+
+    def __repr__(self) -> str:
+        """Returns what `help` shows of it in a signature."""
+        bounded = self.interval != Interval()
+        notes = [repr(self.symbol)] * bool(self.symbol) + [str(self.interval)] * bounded
+        return f"hparam({', '.join(notes)})"
+
+
+@attrs.frozen(kw_only=True)
+class Hyperparameter:
+    """What a declaration says.
+
+    Attributes:
+      name: The argument.
+      kind: `int`, `float`, `bool`, `str`, or `tuple` for a list of words.
+      default: Its default, or `REQUIRED`.
+      is_optional: Whether it may be None.
+      valid: The valid numbers.
+      choices: The valid words, of a `str` that is one of a few or of a list of them.
+      symbol: The paper's symbol, or None.
+      replaces: The hyperparameter that it replaces where it is set, or None.
+      check: As in `hparam`.
+      help: What it is, on one line, where that was looked up (`experiments.help_texts`).
+    """
+
+    name: str
+    kind: type
+    default: Any
+    is_optional: bool
+    valid: Interval
+    choices: tuple[str, ...]
+    symbol: str | None
+    replaces: str | None
+    check: _Check | None
+    help: str = ""
+
+    def checked(self, value: Any) -> Any:
+        """Returns a value as `kind`.
+
+        Numbers of other kinds, such as NumPy's, are taken; integers for floats, never
+        the reverse. Booleans are no numbers.
+
+        Raises:
+          HyperparameterError: If it is invalid.
+        """
+        if value is None and self.is_optional:
+            return None
+        if self.kind in (int, float):
+            return self._checked_number(value)
+        if self.kind is bool:
+            if not isinstance(value, bool | np.bool_):
+                raise HyperparameterError(self.name, value, "True or False")
+            return bool(value)
+        if self.kind is tuple:
+            return self._checked_words(value)
+        if self.choices and value not in self.choices:
+            expected = f"one of {', '.join(self.choices)}"
+            raise HyperparameterError(self.name, value, expected)
+        if self.check is not None:
+            self.check(value)
+        return value
+
+    def _checked_number(self, value: Any) -> int | float:
+        expected = f"{'an integer' if self.kind is int else 'a number'} {self.valid}"
+        converted = _as_python_number(value, self.kind)
+        is_number = isinstance(converted, self.kind) and not isinstance(value, bool)
+        if not is_number or converted not in self.valid:
+            raise HyperparameterError(self.name, value, expected)
+        if self.kind is int and converted > MAX_INTEGER:
+            expected += f" and at most {MAX_INTEGER}"
+            raise HyperparameterError(self.name, value, expected)
+        return converted
+
+    def _checked_words(self, value: Any) -> tuple[str, ...]:
+        words = tuple(value) if isinstance(value, Sequence) else (value,)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if not is_list or set(words) - set(self.choices) or len({*words}) != len(words):
+            shown = ",".join(words) if is_list and all(map(_is_str, words)) else value
+            raise HyperparameterError(self.name, shown, self.expected_words)
+        return words
+
+    @property
+    def expected_words(self) -> str:
+        """The valid lists of words."""
+        return f"a list of {', '.join(self.choices)}, each once, or {EMPTY_LIST}"
+
+    def parse(self, value: Any) -> Any:
+        """Returns the value that a flag's stands for: of a list, its words."""
+        if self.kind is not tuple or not isinstance(value, str):
+            return value
+        return () if value == EMPTY_LIST else tuple(value.split(","))
+
+    def format(self, value: Any) -> Any:
+        """Returns what `parse` returns the value of."""
+        if self.kind is not tuple or value is None:
+            return value
+        return ",".join(value) or EMPTY_LIST
+
+    def describe(self) -> str:
+        """Returns help, symbol and valid values on one line."""
+        notes = [self.symbol] if self.symbol else []
+        if self.kind is tuple:
+            notes.append(self.expected_words)
+        elif self.choices:
+            notes.append("|".join(self.choices))
+        elif self.kind in (int, float):
+            notes.append(str(self.valid))
+        return f"{self.help} ({'; '.join(notes)})" if notes else self.help
+
+
+def _is_str(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _as_python_number(value: Any, kind: type) -> Any:
@@ -77,90 +244,96 @@ def _as_python_number(value: Any, kind: type) -> Any:
     return value
 
 
-def hparam(
-    default: float | None,
-    kind: type,
-    valid: Interval,
-    help: str,  # absl's word for it
-    symbol: str | None = None,
-    replaces: str | None = None,
-) -> Any:
-    """Declares a numeric hyperparameter.
+@functools.cache
+def declared(target: Callable[..., Any]) -> Mapping[str, Hyperparameter]:
+    """Returns the hyperparameters that a function or a record declares, by name."""
+    if attrs.has(target):
+        fields = attrs.fields(target)
+        arguments = [(f.name, f.type, f.default) for f in fields]
+        arguments = [
+            (n, t, REQUIRED if d is attrs.NOTHING else d) for n, t, d in arguments
+        ]
+    else:
+        hints = typing.get_type_hints(target, include_extras=True)
+        parameters = inspect.signature(target).parameters.values()
+        arguments = [(p.name, hints.get(p.name), p.default) for p in parameters]
+    found = {
+        name: _read(name, annotation, default)
+        for name, annotation, default in arguments
+        if _marker(annotation) is not None
+    }
+    return types.MappingProxyType(found)
 
-    Args:
-      default: Its default; None makes it optional.
-      kind: `int` or `float`, which other numbers, such as NumPy's, become. Integers
-        are taken for floats, never the reverse; booleans are no numbers.
-      valid: The values it may have; integers are at most `MAX_INTEGER` unless it has
-        an upper end of its own.
-      help: One line for `--help`, with the unit where there is one.
-      symbol: The paper's symbol.
-      replaces: The hyperparameter that this one replaces where it is set.
+
+def _marker(annotation: Any) -> hparam | None:
+    if typing.get_origin(annotation) is not Annotated:
+        return None
+    return next((m for m in annotation.__metadata__ if isinstance(m, hparam)), None)
+
+
+def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
+    marker = _marker(annotation)
+    kind = typing.get_args(annotation)[0]
+    is_optional = False
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        members = typing.get_args(kind)
+        is_optional = type(None) in members
+        (kind,) = (member for member in members if member is not type(None))
+    choices: tuple[str, ...] = ()
+    if typing.get_origin(kind) is Literal:
+        kind, choices = str, typing.get_args(kind)
+    elif typing.get_origin(kind) is Sequence:
+        kind, choices = tuple, typing.get_args(typing.get_args(kind)[0])
+    return Hyperparameter(
+        name=name,
+        kind=kind,
+        default=default,
+        is_optional=is_optional,
+        valid=marker.interval,
+        choices=choices,
+        symbol=marker.symbol,
+        replaces=marker.replaces,
+        check=marker.check,
+    )
+
+
+def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Checks the hyperparameters that a function declares whenever it is called.
+
+    Raises:
+      HyperparameterError: If one is invalid.
     """
-    optional = default is None
-    capped = kind is int and valid.high == math.inf
+    signature = inspect.signature(function)
+    declarations = declared(function)
 
-    def convert(value):
-        return _as_python_number(value, kind)
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # Python's own words, with the name.
+        for name in bound.arguments.keys() & declarations.keys():
+            value = bound.arguments[name]
+            bound.arguments[name] = declarations[name].checked(value)
+        return function(*bound.args, **bound.kwargs)
 
-    def check(instance, attribute, value):
-        del instance
-        if value is None and optional:
-            return
-        expected = f"{'an integer' if kind is int else 'a number'} {valid}"
-        a_number = isinstance(value, kind) and not isinstance(value, bool)
-        if not a_number or value not in valid:
-            raise HyperparameterError(attribute.name, value, expected)
-        if capped and value > MAX_INTEGER:
-            expected += f" and at most {MAX_INTEGER}"
-            raise HyperparameterError(attribute.name, value, expected)
-
-    return attrs.field(
-        default=default,
-        converter=convert,
-        validator=check,
-        metadata={
-            "help": help,
-            "symbol": symbol,
-            "kind": kind,
-            "valid": valid,
-            "replaces": replaces,
-        },
-    )
+    return call
 
 
-def choice(default: str | None, choices: Iterable[str], help: str) -> Any:
-    """Declares a hyperparameter that is one of a few words; optional with None."""
-    choices = tuple(choices)
+def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
+    """Gives every hyperparameter among a record's fields its check."""
+    del cls
 
-    def check(instance, attribute, value):
-        del instance
-        if value not in choices and not (value is None and default is None):
-            raise HyperparameterError(
-                attribute.name, value, f"one of {', '.join(choices)}"
-            )
+    def evolved(field: attrs.Attribute) -> attrs.Attribute:
+        if _marker(field.type) is None:
+            return field
+        return field.evolve(converter=_read(field.name, field.type, None).checked)
 
-    return attrs.field(
-        default=default,
-        validator=check,
-        metadata={"help": help, "kind": str, "choices": choices},
-    )
+    return [evolved(field) for field in fields]
 
 
-def switch(default: bool, help: str) -> Any:
-    """Declares a hyperparameter that is on or off."""
-
-    def convert(value):
-        return bool(value) if isinstance(value, np.bool_) else value
-
-    def check(instance, attribute, value):
-        del instance
-        if type(value) is not bool:
-            raise HyperparameterError(attribute.name, value, "True or False")
-
-    return attrs.field(
-        default=default,
-        converter=convert,
-        validator=check,
-        metadata={"help": help, "kind": bool},
-    )
+# A frozen record whose annotated fields are hyperparameters, checked when they are set.
+# No slots, so that records can be mixed.
+record = functools.partial(
+    attrs.frozen, kw_only=True, slots=False, field_transformer=_check_fields
+)

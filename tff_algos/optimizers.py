@@ -1,10 +1,54 @@
-"""TFF's optimizers on weights of any floating point type."""
+"""TFF's optimizers: by name, and on weights of any floating point type."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+_BUILDERS = {
+    "adagrad": tff.learning.optimizers.build_adagrad,
+    "adam": tff.learning.optimizers.build_adam,
+    "sgd": tff.learning.optimizers.build_sgdm,
+    "yogi": tff.learning.optimizers.build_yogi,
+}
+
+
+def build_optimizer(
+    name: str,
+    learning_rate: float,
+    decay: float = 1.0,
+    momentum: float = 0.0,
+    decay_period: int = 1,
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the named TFF optimizer.
+
+    Args:
+      name: One of "adagrad", "adam", "sgd", "yogi".
+      learning_rate: Its learning rate.
+      decay: Factor on the learning rate after each period.
+      momentum: Heavy-ball momentum, of "sgd"; 0 is plain SGD, to the bit.
+      decay_period: Steps of a period.
+    """
+    # TFF's momentum 0.0 would carry an accumulator and round differently.
+    kwargs = {"momentum": momentum} if momentum else {}
+    optimizer = _BUILDERS[name](learning_rate=learning_rate, **kwargs)
+    if decay == 1.0:
+        return optimizer
+    return tff.learning.optimizers.schedule_learning_rate(
+        optimizer,
+        lambda step: learning_rate * decay ** tf.cast(step // decay_period, tf.float32),
+    )
+
+
+def build_heavy_ball(
+    learning_rate: float, momentum: float
+) -> tff.learning.optimizers.Optimizer:
+    """Builds heavy-ball SGD, v <- momentum * v + u and w <- w - rate * v.
+
+    Momentum 0 is plain SGD, to the bit.
+    """
+    return build_optimizer("sgd", learning_rate, momentum=momentum)
 
 
 def in_weights_dtype(

@@ -16,8 +16,8 @@ no moving statistics and so does not mix the clients'; "none". It returns a mode
 Glorot uniform, biases and betas zero, gammas one.
 """
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Collection, Sequence
+from typing import Annotated, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,7 @@ from tasks.models.blocks import (
     norm_layer,
     residual,
 )
-from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.hyperparameters import HyperparameterError, hparam
 from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
 _COLOUR_IMAGE_SHAPE = (32, 32, 3)
@@ -48,32 +48,26 @@ _RESNET20_CHANNELS = (16, 32, 64)
 _RESNET20_DEPTH = 3
 
 
-def norm_option(*models_with_norm: str) -> Any:
-    """Declares a task's option `norm`, next to its option `model`.
+# The type of a task's option `norm`. None stands for "batch" where the model has
+# normalization layers, and is the only valid value where it has none: `check_norm`.
+NormOption = Annotated[Norm | None, hparam()]
 
-    None stands for "batch" where the model has normalisation layers, and is the only
-    valid value where it has none.
 
-    Args:
-      *models_with_norm: The choices of `model` that have normalisation layers.
+def check_norm(
+    model: str, norm: Norm | None, models_with_norm: Collection[str]
+) -> None:
+    """Checks a task's option `norm` against its option `model`.
+
+    Raises:
+      HyperparameterError: If `norm` is set and the model has no normalization layers.
     """
-    field = choice(
-        default=None,
-        choices=get_args(Norm),
-        help="Normalisation, of the models that have it (batch).",
-    )
-
-    @field.validator
-    def check(instance, attribute, value):
-        if value is not None and instance.model not in models_with_norm:
-            raise HyperparameterError(
-                attribute.name,
-                value,
-                f"no value with model={instance.model!r}, which has no normalisation; "
-                f"models that have it: {', '.join(models_with_norm)}",
-            )
-
-    return field
+    if norm is not None and model not in models_with_norm:
+        raise HyperparameterError(
+            "norm",
+            norm,
+            f"no value with model={model!r}, which has no normalization; "
+            f"models that have it: {', '.join(models_with_norm)}",
+        )
 
 
 def build_tiny_nn(

@@ -90,7 +90,7 @@ def test_if_all_take_part_it_is_the_mean():
     np.testing.assert_allclose([first.result, second.result], [mean, mean])
 
 
-def test_x39_of_one_client_it_is_its_update():
+def test_of_one_client_it_is_its_update():
     first, second = rounds(process_of(1), {0: (1, 2)}, {0: (3, 4)})
     np.testing.assert_array_equal([first.result, second.result], [(1, 2), (3, 4)])
 
@@ -148,7 +148,7 @@ def test_the_order_of_the_clients_does_not_matter():
 
 
 def test_half_precision_rows_round_what_is_remembered():
-    process = process_of(4, tff.TensorType(np.float32, [2]), row_dtype="bfloat16")
+    process = process_of(4, tff.TensorType(np.float32, [2]), memory_dtype="bfloat16")
     cohorts = random_cohorts()
     found = rounds(process, *cohorts, dtype=np.float32)
     exact = rounds(process_of(4), *cohorts)
@@ -187,7 +187,7 @@ def test_a_number_that_no_client_has_is_refused(number):
         (2, {"decay": 0.0}, r"decay in \(0, 1\], found 0.0"),
         (2, {"decay": np.nan}, r"decay in \(0, 1\], found nan"),
         (2, {"mean_over": "some"}, "mean_over out of .*'all', 'seen'.*found 'some'"),
-        (2, {"row_dtype": "int8"}, "row_dtype out of .*'bfloat16'.*found 'int8'"),
+        (2, {"memory_dtype": "int8"}, "memory_dtype out of .*'bfloat16'.*found 'int8'"),
     ],
 )
 def test_bad_arguments_are_named(num_clients, kwargs, message):

@@ -125,7 +125,7 @@ def test_two_directions_of_equal_weight_are_averaged_whatever_epsilon():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.1, 1e6])
-def test_x44_directions_do_not_depend_on_how_long_an_update_is(scale):
+def test_directions_do_not_depend_on_how_long_an_update_is(scale):
     updates = random_updates(5)
     updates.sort(key=np.linalg.norm)
     scaled = [updates[0] * scale, *updates[1:]]
@@ -143,7 +143,9 @@ def test_x44_directions_do_not_depend_on_how_long_an_update_is(scale):
 def test_directions_may_be_as_long_as_the_median_update(count, num_blocks):
     updates = random_updates(count)
     directions, _ = combine(updates, normalize=True)
-    found, _ = combine(updates, normalize=True, median_norm=True, num_blocks=num_blocks)
+    found, _ = combine(
+        updates, normalize=True, median_norm_lr=True, num_blocks=num_blocks
+    )
     median = np.median(np.linalg.norm(updates, axis=1))
     np.testing.assert_allclose(found, median * directions, rtol=1e-9, atol=1e-12)
 
@@ -151,11 +153,11 @@ def test_directions_may_be_as_long_as_the_median_update(count, num_blocks):
 def test_the_median_norm_is_of_those_who_take_part():
     three, four, nothing = (3, 0), (0, 4), (0, 0)
     updates = [three, nothing, four, (100, 100), (np.nan, 1)]
-    found, _ = combine(updates, [1, 1, 1, 0, 1], normalize=True, median_norm=True)
+    found, _ = combine(updates, [1, 1, 1, 0, 1], normalize=True, median_norm_lr=True)
     np.testing.assert_allclose(found, [1.75, 1.75], rtol=1e-12)
     for nobody in ([nothing, nothing], [1, 1]), ([three, four], [0, 0]):
         expected, _ = combine(*nobody, normalize=True)
-        found, _ = combine(*nobody, normalize=True, median_norm=True)
+        found, _ = combine(*nobody, normalize=True, median_norm_lr=True)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -237,7 +239,9 @@ def test_updates_of_zero_are_left_out_or_stop_the_round():
         found, measurements = combine(updates, normalize=normalize)
         np.testing.assert_allclose(found, without, rtol=1e-9)
         assert measurements["num_zero_updates"] == 1
-        found, measurements = combine(updates, normalize=normalize, zero_updates="keep")
+        found, measurements = combine(
+            updates, normalize=normalize, zero_update_policy="keep"
+        )
         np.testing.assert_allclose(found, np.zeros(12), atol=1e-12)
         assert measurements["num_zero_updates"] == 1
         # An update that is zero to rounding beside the others.
@@ -321,8 +325,8 @@ def test_it_is_wrapped_by_tffs_factories_and_wraps_them():
         ({"epsilon": np.nan}, "epsilon of at least 0, found nan"),
         ({"num_blocks": 0}, "num_blocks of at least 1, found 0"),
         ({"cap": 0.0}, r"cap in \(0, 1\] or None, found 0.0"),
-        ({"zero_updates": "drop"}, "'exclude', 'keep'.*found 'drop'"),
-        ({"median_norm": True}, "normalize=True with median_norm=True"),
+        ({"zero_update_policy": "drop"}, "'exclude', 'keep'.*found 'drop'"),
+        ({"median_norm_lr": True}, "normalize=True with median_norm_lr=True"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -52,11 +52,14 @@ BUILDERS = {
     "mimelite": (tff_algos.build_mime_lite, {}),
     "uga": (
         without_client_optimizer(
-            tff_algos.build_unbiased_gradient_aggregation, num_epochs=2
+            tff_algos.build_unbiased_gradient_aggregation, client_epochs_per_round=2
         ),
         {},
     ),
-    "maml": (without_client_optimizer(tff_algos.build_maml, num_steps=2), {}),
+    "maml": (
+        without_client_optimizer(tff_algos.build_maml, client_steps_per_round=2),
+        {},
+    ),
     "fedmgda": (tff_algos.build_fed_mgda, {}),
     "fedmgda_plus": (tff_algos.build_fed_mgda_plus, {}),
     "mgda_prox": (tff_algos.build_mgda_prox, {"proximal_strength": 0.5}),
@@ -117,7 +120,7 @@ def assert_differ(left, right):
     assert np.max(np.abs(left - right)) > 1e-3
 
 
-def test_x34_fedmgda_without_a_box_is_fedavg_of_the_same_weights():
+def test_fedmgda_without_a_box_is_fedavg_of_the_same_weights():
     data = cohort()
     fed_mgda = process("fedmgda", epsilon=0.0, client_weighting=NUM_EXAMPLES)
     fedavg = after(process("fedavg"), data, data)
@@ -126,7 +129,7 @@ def test_x34_fedmgda_without_a_box_is_fedavg_of_the_same_weights():
 
 
 @pytest.mark.parametrize("who_normalizes", [{}, {"normalize_at": "clients"}])
-def test_x35_fedmgda_plus_without_a_box_is_fedavg_n(who_normalizes):
+def test_fedmgda_plus_without_a_box_is_fedavg_n(who_normalizes):
     data = cohort()
     plus = after(process("fedmgda_plus", epsilon=0.0), data, data)
     fedavg_n = process("fedavg_n", **who_normalizes)
@@ -135,13 +138,13 @@ def test_x35_fedmgda_plus_without_a_box_is_fedavg_n(who_normalizes):
 
 
 @pytest.mark.parametrize("box", [{}, {"epsilon": 0.1}])
-def test_x35_fedmgda_plus_of_two_clients_is_fedavg_n_whatever_the_box(box):
+def test_fedmgda_plus_of_two_clients_is_fedavg_n_whatever_the_box(box):
     data = cohort(CLIENTS[:2])
     plus = process("fedmgda_plus", **box)
     assert_close(after(plus, data, data), after(process("fedavg_n"), data, data))
 
 
-def test_x36_mgda_prox_of_strength_zero_is_fedmgda_plus_to_the_bit():
+def test_mgda_prox_of_strength_zero_is_fedmgda_plus_to_the_bit():
     data = cohort()
     plus = after(process("fedmgda_plus"), data, data)
     prox = process("mgda_prox", proximal_strength=0.0)
@@ -149,7 +152,7 @@ def test_x36_mgda_prox_of_strength_zero_is_fedmgda_plus_to_the_bit():
     assert_differ(after(process("mgda_prox"), data, data), plus)
 
 
-def test_x36_mgda_prox_with_one_local_step_is_fedmgda_plus():
+def test_mgda_prox_with_one_local_step_is_fedmgda_plus():
     data = one_step_each()
     assert_close(
         after(process("mgda_prox"), data, data),
@@ -158,7 +161,7 @@ def test_x36_mgda_prox_with_one_local_step_is_fedmgda_plus():
 
 
 @pytest.mark.parametrize("lipschitz", [0.1, 7.0])
-def test_x37_q_fedavg_with_q_zero_is_uniform_fedavg_whatever_lipschitz(lipschitz):
+def test_q_fedavg_with_q_zero_is_uniform_fedavg_whatever_lipschitz(lipschitz):
     data = cohort()
     fair = process("qfedavg", q=0.0, lipschitz=lipschitz)
     uniform = process("fedavg", client_weighting=UNIFORM)
@@ -166,7 +169,7 @@ def test_x37_q_fedavg_with_q_zero_is_uniform_fedavg_whatever_lipschitz(lipschitz
     assert_differ(after(process("qfedavg"), data), after(uniform, data))
 
 
-def test_x38_afl_with_mixture_rate_zero_is_uniform_fedavg():
+def test_afl_with_mixture_rate_zero_is_uniform_fedavg():
     data = cohort()
     still = process("afl", mixture_learning_rate=0.0)
     uniform = after(process("fedavg", client_weighting=UNIFORM), data, data)
@@ -184,7 +187,7 @@ def test_afl_with_equal_losses_keeps_its_mixture():
     ("name", "changes"),
     [("fedmgda", {}), ("qfedavg", {"q": 0.0, "lipschitz": 7.0}), ("afl", {})],
 )
-def test_x39_one_client_alone_sets_the_server_model(name, changes):
+def test_one_client_alone_sets_the_server_model(name, changes):
     alone = cohort_for(name, cohort(CLIENTS[:1]))
     expected, _ = CLIENTS[0].local_sgd(START, RATE, batch_size=2, epochs=2)
     assert_close(after(process(name, **changes), alone), expected)
@@ -193,7 +196,7 @@ def test_x39_one_client_alone_sets_the_server_model(name, changes):
 @pytest.mark.parametrize(
     ("name", "server_rate"), [("fedavg_n", 1.0), ("fedmgda_plus", 0.5)]
 )
-def test_x39_one_client_alone_sets_the_direction_of_a_step_as_long_as_the_rate(
+def test_one_client_alone_sets_the_direction_of_a_step_as_long_as_the_rate(
     name, server_rate
 ):
     alone = cohort(CLIENTS[:1])
@@ -204,7 +207,7 @@ def test_x39_one_client_alone_sets_the_direction_of_a_step_as_long_as_the_rate(
 
 
 @pytest.mark.parametrize("name", FAIR)
-def test_x40_the_order_of_clients_does_not_matter(name):
+def test_the_order_of_clients_does_not_matter(name):
     data, order = cohort(), [2, 0, 3, 1]
     in_order = cohort_for(name, data)
     permuted = cohort_for(name, [data[k] for k in order], order)
@@ -218,7 +221,7 @@ def test_x40_the_order_of_clients_does_not_matter(name):
 
 
 @pytest.mark.parametrize("name", FAIR)
-def test_x41_invalid_clients_are_as_good_as_absent(name):
+def test_invalid_clients_are_as_good_as_absent(name):
     data, invalid = cohort(), broken_and_empty()
     valid = cohort_for(name, data)
     mixed = [invalid[0], data[0], invalid[1], *data[1:], invalid[2]]
@@ -263,7 +266,7 @@ def test_a_round_without_valid_clients_changes_nothing(name):
         ["fedavg", "fedmgda_plus", "afl"],
     ),
 )
-def test_x42_an_attack_that_changes_no_loss_changes_no_bit(name):
+def test_an_attack_that_changes_no_loss_changes_no_bit(name):
     data = cohort(epochs=1)
     clean = cohort_for(name, data)
     weights = after(process(name), clean, clean)
@@ -277,7 +280,7 @@ def test_x42_an_attack_that_changes_no_loss_changes_no_bit(name):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg_n", "fedmgda", "fedmgda_plus"])
 @pytest.mark.parametrize("bias", [1000.0, -5.0])
-def test_x42_who_looks_at_no_loss_is_the_same_to_the_bit_under_any_bias(name, bias):
+def test_who_looks_at_no_loss_is_the_same_to_the_bit_under_any_bias(name, bias):
     honest, lying = attacked(cohort()), attacked(cohort(), loss_bias=bias)
     under_attack = process(name, attacked=True)
     np.testing.assert_array_equal(
@@ -307,7 +310,7 @@ def test_who_looks_at_losses_turns_to_the_client_that_reports_larger_ones(name):
 
 @pytest.mark.parametrize("scale", [0.1, 10.0, 1e6])
 @pytest.mark.parametrize("name", ["fedmgda_plus", "fedavg_n"])
-def test_x44_a_scaled_loss_and_one_local_step_change_no_combination_of_directions(
+def test_a_scaled_loss_and_one_local_step_change_no_combination_of_directions(
     name, scale
 ):
     honest, scaled = one_step_each(), attacked(one_step_each(), loss_scale=scale)
@@ -316,7 +319,7 @@ def test_x44_a_scaled_loss_and_one_local_step_change_no_combination_of_direction
     )
 
 
-def test_x44_a_scaled_loss_moves_fedavg_by_the_share_of_what_it_adds_to_the_update():
+def test_a_scaled_loss_moves_fedavg_by_the_share_of_what_it_adds_to_the_update():
     honest, scaled = one_step_each(), attacked(one_step_each(), loss_scale=10.0)
     delta = RATE * CLIENTS[1].gradient(START)
     share = 4 / (6 + 4 + 7 + 5)
@@ -326,7 +329,7 @@ def test_x44_a_scaled_loss_moves_fedavg_by_the_share_of_what_it_adds_to_the_upda
     )
 
 
-def test_x44_a_scaled_loss_moves_fedmgda():
+def test_a_scaled_loss_moves_fedmgda():
     honest, scaled = one_step_each(), attacked(one_step_each(), loss_scale=10.0)
     assert_differ(
         after(process("fedmgda", attacked=True), scaled),

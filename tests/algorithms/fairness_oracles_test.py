@@ -11,7 +11,7 @@ import tff_algos
 from tests import problems
 from tests.numbered_clients import numbered
 from tests.problems import f32
-from tff_algos.algorithms import algorithm, fed_mgda
+from tff_algos.experiments.settings import ClientOptimizer, ServerOptimizer
 
 SGD = learning.optimizers.build_sgdm
 NUM_EXAMPLES = learning.ClientWeighting.NUM_EXAMPLES
@@ -60,7 +60,7 @@ def least_norm_weights(rows, base, epsilon=1.0, cap=1.0):
 
 
 def fed_mgda_rounds(
-    num_rounds, base, normalize=False, median_norm=False, strength=0.0, **box
+    num_rounds, base, normalize=False, median_norm_lr=False, strength=0.0, **box
 ):
     """The weights after some rounds, and the last ones of the clients."""
     w = START
@@ -72,7 +72,7 @@ def fed_mgda_rounds(
         if normalize:
             deltas /= norms[:, np.newaxis]
         weights = least_norm_weights(deltas, base, **box)
-        length = np.median(norms) if median_norm else 1.0
+        length = np.median(norms) if median_norm_lr else 1.0
         w = w - SERVER_RATE * length * weights @ deltas
     return w, weights
 
@@ -110,7 +110,7 @@ def test_fedmgda_plus_under_a_cap():
 
 def test_fedmgda_plus_whose_rate_is_the_median_norm():
     process = build(tff_algos.build_fed_mgda_plus, median_norm_lr=True)
-    assert_is_fed_mgda(process, UNIFORM_BASE, normalize=True, median_norm=True)
+    assert_is_fed_mgda(process, UNIFORM_BASE, normalize=True, median_norm_lr=True)
 
 
 def test_mgda_prox():
@@ -329,13 +329,13 @@ def test_afl_trains_on_from_weights_that_are_set(returned_model):
 
 
 def test_the_server_rate_decays_by_the_period():
-    record = fed_mgda.FedMGDAHParams(
+    server = ServerOptimizer(
         server_learning_rate=0.8,
         server_learning_rate_decay=0.5,
         server_learning_rate_decay_period=2,
     )
     process = tff_algos.build_fed_avg(
-        problems.linear_model(), SGD(RATE), algorithm.server_optimizer_from(record)
+        problems.linear_model(), SGD(RATE), server.build()
     )
     found, _ = problems.run(process, *[cohort()] * 5)
     expected = START
@@ -346,7 +346,7 @@ def test_the_server_rate_decays_by_the_period():
 
 
 def test_the_rate_of_a_server_with_momentum_decays_by_the_period():
-    record = algorithm.ServerMomentumHParams(
+    server = ServerOptimizer(
         server_learning_rate=0.8,
         server_momentum=0.5,
         server_learning_rate_decay=0.25,
@@ -355,7 +355,7 @@ def test_the_rate_of_a_server_with_momentum_decays_by_the_period():
     process = tff_algos.build_fed_avg(
         problems.linear_model(np.float32),
         SGD(RATE),
-        algorithm.momentum_optimizer_from(record),
+        server.build(),
     )
     found, _ = problems.run(process, *[cohort(dtype=np.float32)] * 3)
     expected, velocity = START, 0.0
@@ -367,9 +367,9 @@ def test_the_rate_of_a_server_with_momentum_decays_by_the_period():
 
 
 def test_the_momentum_of_clients_starts_afresh_in_every_round():
-    record = fed_mgda.FedMGDAHParams(client_learning_rate=RATE, client_momentum=0.6)
+    clients = ClientOptimizer(client_learning_rate=RATE, client_momentum=0.6)
     process = tff_algos.build_fed_avg(
-        problems.linear_model(np.float32), algorithm.build_client_optimizer(record)
+        problems.linear_model(np.float32), clients.build()
     )
     found, _ = problems.run(process, *[cohort(dtype=np.float32)] * 2)
     expected = START

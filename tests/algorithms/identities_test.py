@@ -33,7 +33,7 @@ def assert_close(left, right, rtol=1e-5, atol=1e-6):
     np.testing.assert_allclose(left, right, rtol=rtol, atol=atol)
 
 
-def test_x01_fedsgd_is_fedavg_with_one_full_batch_step():
+def test_fedsgd_is_fedavg_with_one_full_batch_step():
     data = cohort(batch_size=None)
     fedavg, _ = problems.run(tff_algos.build_fed_avg(model(), SGD(0.1)), data, data)
     fedsgd, _ = problems.run(tff_algos.build_fed_sgd(model(), SGD(0.1)), data, data)
@@ -47,7 +47,7 @@ def test_fedsgd_does_not_depend_on_the_batching():
     assert_close(small, whole)
 
 
-def test_x02_fedprox_with_strength_zero_is_fedavg_to_the_bit():
+def test_fedprox_with_strength_zero_is_fedavg_to_the_bit():
     data = cohort(epochs=2)
     assert_same_bits(
         tff_algos.build_fed_prox(model(), SGD(0.1), proximal_strength=0.0),
@@ -58,7 +58,7 @@ def test_x02_fedprox_with_strength_zero_is_fedavg_to_the_bit():
 
 
 @pytest.mark.parametrize("strength", [0.01, 10.0])
-def test_x03_fedprox_with_one_local_step_is_fedavg(strength):
+def test_fedprox_with_one_local_step_is_fedavg(strength):
     data = cohort(batch_size=None)
     prox = tff_algos.build_fed_prox(model(), SGD(0.1), proximal_strength=strength)
     assert_close(
@@ -67,7 +67,7 @@ def test_x03_fedprox_with_one_local_step_is_fedavg(strength):
     )
 
 
-def test_x18_fedavgm_with_momentum_zero_is_fedavg_to_the_bit():
+def test_fedavgm_with_momentum_zero_is_fedavg_to_the_bit():
     data = cohort(epochs=2)
     assert_same_bits(
         tff_algos.build_fed_avg_m(model(), SGD(0.1), server_momentum=0.0),
@@ -77,7 +77,7 @@ def test_x18_fedavgm_with_momentum_zero_is_fedavg_to_the_bit():
     )
 
 
-def test_x18_fedproxm_with_momentum_zero_is_fedprox_to_the_bit():
+def test_fedproxm_with_momentum_zero_is_fedprox_to_the_bit():
     data = cohort(epochs=2)
     assert_same_bits(
         tff_algos.build_fed_prox_m(
@@ -89,14 +89,14 @@ def test_x18_fedproxm_with_momentum_zero_is_fedprox_to_the_bit():
     )
 
 
-def test_x27_mimelite_with_momentum_zero_is_fedavg():
+def test_mimelite_with_momentum_zero_is_fedavg():
     data = cohort(epochs=2)
     mime, _ = problems.run(tff_algos.build_mime_lite(model(), SGD(0.1)), data, data)
     fedavg, _ = problems.run(tff_algos.build_fed_avg(model(), SGD(0.1)), data, data)
     assert_close(mime, fedavg)
 
 
-def test_x27_mimelite_is_fedavg_in_the_first_round_only():
+def test_mimelite_is_fedavg_in_the_first_round_only():
     data = cohort(epochs=2, dtype=np.float32)
     base = SGD(0.1, momentum=0.9)
     mime = tff_algos.build_mime_lite(model(np.float32), base)
@@ -107,7 +107,7 @@ def test_x27_mimelite_is_fedavg_in_the_first_round_only():
     assert np.max(np.abs(after_two - fedavg_after_two)) > 1e-3
 
 
-def test_x28_mimelite_with_one_full_batch_step_is_heavy_ball_on_pooled_data():
+def test_mimelite_with_one_full_batch_step_is_heavy_ball_on_pooled_data():
     data = cohort(batch_size=None, dtype=np.float32)
     process = tff_algos.build_mime_lite(model(np.float32), SGD(0.1, momentum=0.9))
     weights, _ = problems.run(process, data, data, data)
@@ -121,7 +121,7 @@ def test_x28_mimelite_with_one_full_batch_step_is_heavy_ball_on_pooled_data():
     assert_close(weights, expected)
 
 
-def test_x29_reptile_is_uniform_fedavg_where_epochs_are_steps_to_the_bit():
+def test_reptile_is_uniform_fedavg_where_epochs_are_steps_to_the_bit():
     # 6 examples, batches of 2: 2 epochs are K = 6 steps on every client.
     epochs = cohort(EQUAL_CLIENTS, batch_size=2, epochs=2)
     steps = [c.batches(2, 5).take(6) for c in EQUAL_CLIENTS]
@@ -132,7 +132,7 @@ def test_x29_reptile_is_uniform_fedavg_where_epochs_are_steps_to_the_bit():
     )
 
 
-def test_x30_reptile_with_one_full_batch_is_uniform_fedsgd():
+def test_reptile_with_one_full_batch_is_uniform_fedsgd():
     data = cohort(batch_size=None)
     reptile = tff_algos.build_reptile(model(), SGD(0.1), SGD(0.5))
     fedsgd = tff_algos.build_fed_sgd(model(), SGD(0.05), client_weighting=UNIFORM)
@@ -143,17 +143,25 @@ def test_x30_reptile_with_one_full_batch_is_uniform_fedsgd():
 
 def uga(rate=0.1, epochs=2, server=1.0, **kwargs):
     return tff_algos.build_unbiased_gradient_aggregation(
-        model(), SGD(server), client_learning_rate=rate, num_epochs=epochs, **kwargs
+        model(),
+        SGD(server),
+        client_learning_rate=rate,
+        client_epochs_per_round=epochs,
+        **kwargs,
     )
 
 
 def maml(steps, query="all", build=tff_algos.build_maml):
     return build(
-        model(), SGD(1.0), client_learning_rate=0.1, num_steps=steps, query=query
+        model(),
+        SGD(1.0),
+        client_learning_rate=0.1,
+        client_steps_per_round=steps,
+        query=query,
     )
 
 
-def test_x04_fedshare_with_nothing_to_share_is_fedavg_to_the_bit():
+def test_fedshare_with_nothing_to_share_is_fedavg_to_the_bit():
     examples = {str(k): (c.x, c.y) for k, c in enumerate(CLIENTS)}
     nothing = (np.zeros((0, problems.NUM_FEATURES)), np.zeros(0))
     for mode in ("full", "split"):
@@ -185,7 +193,7 @@ def test_fedshare_of_a_clients_own_full_batch_is_fedavg():
     assert_close(left, right, rtol=1e-12, atol=1e-14)
 
 
-def test_x05_uga_with_one_epoch_is_fedsgd():
+def test_uga_with_one_epoch_is_fedsgd():
     data = cohort()
     fedsgd = tff_algos.build_fed_sgd(model(), SGD(0.5))
     assert_close(
@@ -203,7 +211,7 @@ def test_uga_with_idle_clients_tends_to_fedsgd():
     assert_close(idle, fedsgd, rtol=1e-7, atol=1e-7)
 
 
-def test_x07_uga_is_maml_with_as_many_steps_and_all_examples_for_query():
+def test_uga_is_maml_with_as_many_steps_and_all_examples_for_query():
     # 6 examples, batches of 2: an epoch is 3 steps on every client.
     data = cohort(EQUAL_CLIENTS)
     assert_close(
@@ -218,7 +226,7 @@ META = (CLIENTS[1].x, CLIENTS[1].y)
 
 
 @pytest.mark.parametrize("inner", ["fedavg", "uga"])
-def test_x08_fedmeta_with_meta_rate_zero_is_its_inner_algorithm_to_the_bit(inner):
+def test_fedmeta_with_meta_rate_zero_is_its_inner_algorithm_to_the_bit(inner):
     build = {
         "fedavg": lambda: tff_algos.build_fed_avg(model(), SGD(0.1)),
         "uga": uga,
@@ -232,7 +240,7 @@ def test_x08_fedmeta_with_meta_rate_zero_is_its_inner_algorithm_to_the_bit(inner
     )
 
 
-def test_x09_fedmeta_with_uga_of_one_epoch_is_fedsgd_then_gradient_descent():
+def test_fedmeta_with_uga_of_one_epoch_is_fedsgd_then_gradient_descent():
     data, rate = cohort(), problems.f32(0.3)
     process = tff_algos.build_fed_meta(
         uga(epochs=1, server=0.5), model(), META, meta_learning_rate=0.3
@@ -275,7 +283,7 @@ def test_fedmeta_on_the_clients_own_data_is_two_steps_of_gradient_descent():
     assert_close(weights, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_x31_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
+def test_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
     data = cohort()
     fedsgd = tff_algos.build_fed_sgd(model(), SGD(1.0), client_weighting=UNIFORM)
     expected, _ = problems.run(fedsgd, data, data)
@@ -284,7 +292,7 @@ def test_x31_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
         assert_close(weights, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_x32_fedavgs_delta_is_the_sum_of_fomaml_gradients():
+def test_fedavgs_delta_is_the_sum_of_fomaml_gradients():
     steps = 4
     data = [c.batches(2).repeat().take(steps) for c in EQUAL_CLIENTS]
     start = problems.initial_vector()
@@ -308,7 +316,7 @@ def test_maml_is_fomaml_up_to_the_local_rate():
                     model(),
                     SGD(1.0),
                     client_learning_rate=rate,
-                    num_steps=3,
+                    client_steps_per_round=3,
                     query="all",
                 ),
                 data,
@@ -366,10 +374,10 @@ PROCESSES = {
         m, SGD(0.5), client_learning_rate=0.1
     ),
     "maml": lambda m: tff_algos.build_maml(
-        m, SGD(0.5), client_learning_rate=0.1, num_steps=2
+        m, SGD(0.5), client_learning_rate=0.1, client_steps_per_round=2
     ),
     "fomaml": lambda m: tff_algos.build_fomaml(
-        m, SGD(0.5), client_learning_rate=0.1, num_steps=2
+        m, SGD(0.5), client_learning_rate=0.1, client_steps_per_round=2
     ),
     "fedshare": lambda m: tff_algos.build_fed_share(m, SGD(0.1)),
     "fedmeta": lambda m: tff_algos.build_fed_meta(
@@ -385,7 +393,7 @@ FAST = ("fedavg", "fedproxm", "mimelite", "uga", "maml", "fedmeta")
 
 
 @pytest.mark.parametrize("name", some_fast(PROCESSES, FAST))
-def test_x40_the_order_of_clients_and_x41_invalid_clients_do_not_matter(name):
+def test_the_order_of_clients_and_invalid_clients_do_not_matter(name):
     process = PROCESSES[name](model(np.float32))
     data = cohort(epochs=2, dtype=np.float32)
     weights, _ = problems.run(process, data, data)

@@ -11,7 +11,7 @@ import tff_algos
 from tests import problems
 from tests.numbered_clients import numbered
 from tests.speed import some_fast
-from tff_algos.algorithms.algorithm import LocalTrainingHParams
+from tff_algos.experiments.settings import ClientOptimizer
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.variable_model import FunctionalVariableModel
 
@@ -38,7 +38,7 @@ BUILDERS = {
     "mimelite": lambda m: tff_algos.build_mime_lite(m, SGD(0.1, momentum=0.9)),
     "centralized": lambda m: tff_algos.build_centralized(m, SGD(0.1)),
     "fomaml": lambda m: tff_algos.build_fomaml(
-        m, SGD(0.1), client_learning_rate=0.1, num_steps=2
+        m, SGD(0.1), client_learning_rate=0.1, client_steps_per_round=2
     ),
     "fedmgda_plus": lambda m: tff_algos.build_fed_mgda_plus(m, SGD(0.1)),
     "qfedavg": lambda m: tff_algos.build_q_fed_avg(m, SGD(0.1), q=0.5, lipschitz=10.0),
@@ -52,7 +52,7 @@ SECOND_ORDER = {
         m, SGD(0.1), client_learning_rate=0.1
     ),
     "maml": lambda m: tff_algos.build_maml(
-        m, SGD(0.1), client_learning_rate=0.1, num_steps=2
+        m, SGD(0.1), client_learning_rate=0.1, client_steps_per_round=2
     ),
 }
 # Differ from others by their aggregators alone.
@@ -242,10 +242,10 @@ def test_fedmeta_composes_with_every_inner_algorithm(name):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({}, "one of meta_learning_rate and meta_optimizer"),
+        ({}, "one of meta_learning_rate and meta_optimizer_fn"),
         (
-            {"meta_learning_rate": 0.1, "meta_optimizer": SGD(0.1)},
-            "one of meta_learning_rate and meta_optimizer",
+            {"meta_learning_rate": 0.1, "meta_optimizer_fn": SGD(0.1)},
+            "one of meta_learning_rate and meta_optimizer_fn",
         ),
         ({"meta_learning_rate": -1.0}, "meta_learning_rate=-1.0.*>= 0"),
         ({"meta_learning_rate": 0.1, "meta_steps": 0}, "meta_steps=0.*>= 1"),
@@ -269,7 +269,7 @@ def test_fedmetas_inner_must_be_a_process():
     ("kwargs", "message"),
     [
         ({"client_learning_rate": 0.0}, "client_learning_rate=0.0.*> 0"),
-        ({"num_epochs": 0}, "client_epochs_per_round=0.*>= 1"),
+        ({"client_epochs_per_round": 0}, "client_epochs_per_round=0.*>= 1"),
         ({"eval_reduction": "max"}, "eval_reduction='max'.*mean, sum"),
         ({"gradient_clip_norm": 0.0}, "gradient_clip_norm=0.0.*> 0"),
         ({"client_learning_rate_decay": 1.5}, "decay=1.5"),
@@ -285,7 +285,7 @@ def test_bad_hyperparameters_of_uga_are_named(kwargs, message):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"num_steps": -1}, "client_steps_per_round=-1.*>= 0"),
+        ({"client_steps_per_round": -1}, "client_steps_per_round=-1.*>= 0"),
         ({"query": "none"}, "query='none'.*next_batch, all, held_out"),
     ],
 )
@@ -295,7 +295,7 @@ def test_bad_hyperparameters_of_maml_are_named(kwargs, message):
             build(
                 functional(),
                 SGD(0.1),
-                **{"client_learning_rate": 0.1, "num_steps": 1} | kwargs,
+                **{"client_learning_rate": 0.1, "client_steps_per_round": 1} | kwargs,
             )
 
 
@@ -382,7 +382,7 @@ def test_afl_refuses_a_client_with_a_number_that_there_is_not(number):
 
 def test_momentum_of_an_optimizer_that_has_none_is_refused():
     with pytest.raises(HyperparameterError, match="client_momentum=0.9.*0, adam has"):
-        LocalTrainingHParams(client_optimizer="adam", client_momentum=0.9)
+        ClientOptimizer(client_optimizer="adam", client_momentum=0.9)
 
 
 def test_second_order_algorithms_refuse_variable_models():
@@ -409,7 +409,7 @@ def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits():
     # X43 for every process with state of its own.
     processes = {name: built(name) for name in BUILDERS | SECOND_ORDER}
     processes["fedmeta"] = fed_meta(
-        meta_optimizer=SGD(0.1, momentum=0.9), meta_learning_rate_decay=0.9
+        meta_optimizer_fn=SGD(0.1, momentum=0.9), meta_learning_rate_decay=0.9
     )
     for name, process in processes.items():
         data = cohort_for(name)

@@ -18,8 +18,8 @@ from tests import problems
 from tests.algorithms import statistics_test
 from tests.block_problems import block_model
 from tests.problems import f32
-from tff_algos import execution, registry
-from tff_algos.experiments import cohorts
+from tff_algos import execution
+from tff_algos.experiments import catalogue, cohorts
 from tff_algos.hyperparameters import HyperparameterError
 
 SGD = tff.learning.optimizers.build_sgdm
@@ -56,8 +56,8 @@ def stage_of(algo, **hparams):
         "client_learning_rate": RATE,
     }
     chosen = {name: v for name, v in (chosen | hparams).items() if v is not None}
-    record = registry.get(algo).resolve("linear", {}, chosen)
-    (stage,) = registry.get(algo).build_stages(task(), record)
+    recipe = catalogue.get(algo)
+    (stage,) = recipe.stages(task(), recipe.resolve("linear", {}, chosen))
     return stage
 
 

@@ -298,7 +298,7 @@ def test_uga():
         problems.linear_model(),
         SGD(0.5),
         client_learning_rate=RATE,
-        num_epochs=3,
+        client_epochs_per_round=3,
         client_learning_rate_decay=0.5,
     )
     data = cohort(epochs=1)
@@ -323,7 +323,7 @@ def test_maml(query):
         problems.linear_model(),
         SGD(0.5),
         client_learning_rate=RATE,
-        num_steps=4,
+        client_steps_per_round=4,
         query=query,
     )
     weights, _ = problems.run(process, cohort(epochs=1))
@@ -337,7 +337,7 @@ def test_fomaml():
         problems.linear_model(),
         SGD(0.5),
         client_learning_rate=RATE,
-        num_steps=3,
+        client_steps_per_round=3,
         query="all",
     )
     # Three batches of the first and the third client, both of the second's and one

@@ -17,17 +17,25 @@ RNG = np.random.default_rng(0)
 LOGITS, OTHERS = 3 * RNG.normal(size=[2, 6, 3])
 
 
-def kl(logits, others, temperature):
-    target = block_problems.log_softmax(logits / temperature)
-    other = block_problems.log_softmax(others / temperature)
+def kl(logits, others, distillation_temperature):
+    target = block_problems.log_softmax(logits / distillation_temperature)
+    other = block_problems.log_softmax(others / distillation_temperature)
     return np.mean(np.sum(np.exp(target) * (target - other), axis=-1))
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-def test_the_divergence_is_of_the_local_distribution_from_the_hybrid_one(temperature):
-    found = divergence(tf.constant(LOGITS), tf.constant(OTHERS), temperature)
-    assert found.numpy() == pytest.approx(kl(LOGITS, OTHERS, temperature), rel=1e-12)
-    assert found.numpy() != pytest.approx(kl(OTHERS, LOGITS, temperature), rel=1e-3)
+@pytest.mark.parametrize("distillation_temperature", [0.5, 1.0, 4.0])
+def test_the_divergence_is_of_the_local_distribution_from_the_hybrid_one(
+    distillation_temperature,
+):
+    found = divergence(
+        tf.constant(LOGITS), tf.constant(OTHERS), distillation_temperature
+    )
+    assert found.numpy() == pytest.approx(
+        kl(LOGITS, OTHERS, distillation_temperature), rel=1e-12
+    )
+    assert found.numpy() != pytest.approx(
+        kl(OTHERS, LOGITS, distillation_temperature), rel=1e-3
+    )
 
 
 def test_the_divergence_moves_both_distributions():
@@ -86,7 +94,9 @@ def test_where_local_and_server_are_one_the_objective_is_the_loss_alone():
     weights = weights_of(block_problems.initial_vector())
     batch = (tf.constant(CLIENT.x), tf.constant(CLIENT.label))
     view, forward = forward_at(weights, batch)
-    losses = BranchLosses(local_weight=0.5, hybrid_weight=2.0, distillation_weight=3.0)
+    losses = BranchLosses(
+        local_loss_weight=0.5, hybrid_loss_weight=2.0, distillation_weight=3.0
+    )
     found = losses.objective(view, weights, forward)
     np.testing.assert_allclose(found, 2.5 * forward.loss, rtol=1e-12)
 

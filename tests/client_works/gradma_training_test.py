@@ -27,18 +27,18 @@ def cut(vector, dtype=tf.float64):
     )
 
 
-def corrected(gradient, rows, margin=0.0, qp_scope="global", dtype=tf.float64):
+def corrected(gradient, rows, qp_margin=0.0, qp_scope="global", dtype=tf.float64):
     found = correct(
-        cut(gradient, dtype), [cut(row, dtype) for row in rows], margin, qp_scope
+        cut(gradient, dtype), [cut(row, dtype) for row in rows], qp_margin, qp_scope
     )
     assert [t.shape for t in found] == [*SHAPES]
     assert {t.dtype for t in found} == {dtype}
     return np.concatenate([np.ravel(t.numpy()) for t in found])
 
 
-def project_with_margin(gradient, rows, margin):
+def project_with_margin(gradient, rows, qp_margin):
     """By trying all sets of rows that bind; the nearest vector that opposes none."""
-    bounds = margin * np.linalg.norm(gradient) * np.linalg.norm(rows, axis=1)
+    bounds = qp_margin * np.linalg.norm(gradient) * np.linalg.norm(rows, axis=1)
     found = []
     for size in range(len(rows) + 1):
         for binding in itertools.combinations(range(len(rows)), size):
@@ -76,11 +76,11 @@ def test_per_tensor_each_tensor_is_projected_by_itself(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("margin", [0.1, -0.2])
-def test_with_a_margin_it_is_the_nearest_vector_of_that_cosine(seed, margin):
+@pytest.mark.parametrize("qp_margin", [0.1, -0.2])
+def test_with_a_margin_it_is_the_nearest_vector_of_that_cosine(seed, qp_margin):
     gradient, rows = random_problem(seed)
-    expected = project_with_margin(gradient, rows, margin)
-    found = corrected(gradient, rows, margin)
+    expected = project_with_margin(gradient, rows, qp_margin)
+    found = corrected(gradient, rows, qp_margin)
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
     assert np.linalg.norm(found - project(gradient, rows)) > 0.01
 
@@ -136,7 +136,7 @@ def test_a_gradient_of_zero_stays_zero(qp_scope):
 def test_opposite_rows_with_a_margin_ask_too_much_and_change_nothing():
     gradient, _ = random_problem(2)
     rows = [gradient, -2 * gradient]
-    np.testing.assert_array_equal(corrected(gradient, rows, margin=0.1), gradient)
+    np.testing.assert_array_equal(corrected(gradient, rows, qp_margin=0.1), gradient)
 
 
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-5])
@@ -162,7 +162,7 @@ def test_a_row_that_is_not_finite_counts_for_nothing(bad):
 
 
 def test_without_rows_steps_are_plain():
-    correction = StepCorrection(rows=())
+    correction = StepCorrection(local_rows=())
     assert correction.step_gradients(None) is local_training.plain_gradients
     assert correction.first_carry("weights") == ()
 

@@ -179,7 +179,7 @@ def _loss_after_training(model, start, num_passes):
 
 @pytest.mark.parametrize("memory", ["whole trajectory", "checkpoints"])
 @pytest.mark.parametrize("name", MODELS)
-def test_x06_the_way_back_gives_what_nested_tapes_give(name, memory):
+def test_the_way_back_gives_what_nested_tapes_give(name, memory):
     model = MODELS[name]()
     limit = 1 << 30 if memory == "whole trajectory" else 0
     found = _adjoint(model, 3, limit)
@@ -281,7 +281,7 @@ def test_the_rate_decays_by_the_round():
         client_works.steps_then_query(3),
         _numbers(4, 2),
         round_num=2,
-        learning_rate_decay=0.5,
+        client_learning_rate_decay=0.5,
     )
     expected = 2 * (1 - 2 * 0.1 * 0.25) ** 6
     assert results[0].update[0] == pytest.approx(expected, rel=1e-6)
@@ -365,7 +365,7 @@ def test_the_sum_over_the_query_is_the_mean_times_its_examples():
     episode = client_works.epochs_then_all(2)
     model = problems.linear_model()
     mean, _, _ = _report(model, episode, CLIENT.batches(2))
-    total, _, _ = _report(model, episode, CLIENT.batches(2), query_reduction="sum")
+    total, _, _ = _report(model, episode, CLIENT.batches(2), eval_reduction="sum")
     np.testing.assert_allclose(
         np.append(*total[0].update), 11 * np.append(*mean[0].update), rtol=1e-12
     )
@@ -439,7 +439,7 @@ def test_a_model_that_draws_anew_at_every_look_is_refused():
                 _parabola(),
                 0.1,
                 client_works.epochs_then_all(2),
-                query_reduction="max",
+                eval_reduction="max",
             ),
             "'mean', 'sum'.*found 'max'",
         ),

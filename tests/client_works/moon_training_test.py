@@ -15,26 +15,32 @@ def cosines(left, right):
     return np.sum(left * right, axis=-1) / norms
 
 
-def formula(features, server, previous, temperature):
-    near = np.exp(cosines(features, server) / temperature)
-    far = np.exp(cosines(features, previous) / temperature)
+def formula(features, server, previous, contrastive_temperature):
+    near = np.exp(cosines(features, server) / contrastive_temperature)
+    far = np.exp(cosines(features, previous) / contrastive_temperature)
     return np.mean(-np.log(near / (near + far)))
 
 
-def loss_and_gradient(features, server, previous, temperature=0.5, dtype=tf.float64):
+def loss_and_gradient(
+    features, server, previous, contrastive_temperature=0.5, dtype=tf.float64
+):
     features, server, previous = (
         tf.constant(t, dtype) for t in (features, server, previous)
     )
     with tf.GradientTape() as tape:
         tape.watch(features)
-        loss = contrastive_loss(features, server, previous, temperature)
+        loss = contrastive_loss(features, server, previous, contrastive_temperature)
     return loss.numpy(), tape.gradient(loss, features).numpy()
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.5, 3.0])
-def test_it_is_the_mean_over_the_examples_of_the_papers_formula(temperature):
-    found, _ = loss_and_gradient(FEATURES, SERVER, PREVIOUS, temperature)
-    assert found == pytest.approx(formula(FEATURES, SERVER, PREVIOUS, temperature))
+@pytest.mark.parametrize("contrastive_temperature", [0.1, 0.5, 3.0])
+def test_it_is_the_mean_over_the_examples_of_the_papers_formula(
+    contrastive_temperature,
+):
+    found, _ = loss_and_gradient(FEATURES, SERVER, PREVIOUS, contrastive_temperature)
+    assert found == pytest.approx(
+        formula(FEATURES, SERVER, PREVIOUS, contrastive_temperature)
+    )
 
 
 def test_its_gradient_is_that_of_finite_differences():

@@ -58,7 +58,7 @@ def test_each_epoch_is_an_epoch_of_sgd_on_the_client():
         np.testing.assert_allclose(row, expected, rtol=1e-5)
 
 
-def test_x33_no_epochs_leave_the_initial_metrics_to_the_bit():
+def test_no_epochs_leave_the_initial_metrics_to_the_bit():
     result = evaluate(num_epochs=0)
     initial = result["baseline_metrics"]["loss"]
     np.testing.assert_array_equal(
@@ -66,7 +66,7 @@ def test_x33_no_epochs_leave_the_initial_metrics_to_the_bit():
     )
 
 
-def test_x33_learning_rate_zero_leaves_the_initial_metrics_to_the_bit():
+def test_learning_rate_zero_leaves_the_initial_metrics_to_the_bit():
     result = evaluate(SGD(0.0), num_epochs=2)
     curves = result["personalized_metrics"]["loss"]
     for epoch in range(3):

@@ -34,23 +34,27 @@ def _cohort(seed=0):
 
 PROCESSES = {
     "uga": lambda m: tff_algos.build_unbiased_gradient_aggregation(
-        m, SGD(0.1), client_learning_rate=0.05, num_epochs=3
+        m, SGD(0.1), client_learning_rate=0.05, client_epochs_per_round=3
     ),
     "uga with checkpoints": lambda m: tff_algos.build_unbiased_gradient_aggregation(
         m,
         SGD(0.1),
         client_learning_rate=0.05,
-        num_epochs=3,
+        client_epochs_per_round=3,
         max_trajectory_bytes=0,
     ),
     "maml": lambda m: tff_algos.build_maml(
-        m, SGD(0.1), client_learning_rate=0.05, num_steps=3
+        m, SGD(0.1), client_learning_rate=0.05, client_steps_per_round=3
     ),
     "maml, held out": lambda m: tff_algos.build_maml(
-        m, SGD(0.1), client_learning_rate=0.05, num_steps=3, query="held_out"
+        m,
+        SGD(0.1),
+        client_learning_rate=0.05,
+        client_steps_per_round=3,
+        query="held_out",
     ),
     "fomaml": lambda m: tff_algos.build_fomaml(
-        m, SGD(0.1), client_learning_rate=0.05, num_steps=3, query="all"
+        m, SGD(0.1), client_learning_rate=0.05, client_steps_per_round=3, query="all"
     ),
     "fedmeta": lambda m: tff_algos.build_fed_meta(
         tff_algos.build_fed_avg(m, SGD(0.05)),

@@ -11,7 +11,7 @@ import tff_algos
 from tests import tiny_task
 from tests.command_line import SMALL, run_here
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import report, results, runner
+from tff_algos.experiments import report, results, run_spec, runner
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
 
@@ -100,14 +100,14 @@ def make_spec(directory, rounds=3, **options):
         clients_per_round=2,
         batches=BatchSpec(batch_size=4, num_epochs=1),
     )
-    return runner.RunSpec(
+    return run_spec.RunSpec(
         title="a test",
         stages=(stage,),
         task=TASK,
         output_dir=directory,
         hyperparameters={"algo": "test", **options},
         personalization_optimizer=SGD(0.5),
-        options=runner.RunOptions(
+        options=run_spec.RunOptions(
             rounds_per_eval=0, eval_clients=1, personalization_epochs=0, **options
         ),
     )

@@ -12,10 +12,8 @@ import tensorflow_federated as tff
 import tff_algos
 from tests import tiny_task
 from tests.speed import some_fast
-from tff_algos import registry
-from tff_algos.algorithms import algorithm
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import cohorts, runner
+from tff_algos.experiments import catalogue, cohorts, physical_memory, run_spec, runner
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
@@ -97,14 +95,14 @@ def make_spec(name, directory, dies_in_round=None, **options):
         "eval_clients": 0,
         "personalization_epochs": 0,
     } | options
-    return runner.RunSpec(
+    return run_spec.RunSpec(
         title="a test",
         stages=(stage,),
         task=TASK,
         output_dir=directory,
         hyperparameters={"algo": name},
         personalization_optimizer=SGD(0.5),
-        options=runner.RunOptions(**options),
+        options=run_spec.RunOptions(**options),
     )
 
 
@@ -126,7 +124,7 @@ def numbers(directory):
     "name",
     some_fast(BUILDERS, FAST),
 )
-def test_x43_what_is_remembered_survives_the_death_of_the_program(name, tmp_path):
+def test_what_is_remembered_survives_the_death_of_the_program(name, tmp_path):
     expected = uninterrupted(name, tmp_path / "whole")
     # Rounds 4 and 6 end with checkpoints: one death between them, one right behind.
     for dies_in_round in (6, 2):
@@ -225,21 +223,22 @@ def test_dropping_out_of_pooled_data_is_refused(tmp_path):
 
 
 def test_feddyn_adapts_to_the_mean_of_what_clients_process(tmp_path):
-    record = registry.get("feddyn")
-    hparams = record.hparams(
-        adaptive_regularization=True,
-        dynamic_regularization=0.5,
-        total_rounds=2,
-        clients_per_round=3,
-        client_epochs_per_round=2,
-    )
-    (stage,) = record.build_stages(TASK, hparams)
+    recipe = catalogue.get("feddyn")
+    chosen = {
+        "adaptive_regularization": True,
+        "dynamic_regularization": 0.5,
+        "total_rounds": 2,
+        "clients_per_round": 3,
+        "client_epochs_per_round": 2,
+    }
+    settings = recipe.resolve(TASK.name, {}, chosen)
+    (stage,) = recipe.stages(TASK, settings)
     sizes = [len(TASK.examples(name, "train")[0]) for name in TASK.train_client_ids]
     assert len(set(sizes)) > 1
     build = functools.partial(
         tff_algos.build_fed_dyn,
         TASK.model,
-        SGD(hparams.client_learning_rate),
+        SGD(settings["client_learning_rate"]),
         dynamic_regularization=0.5,
         num_clients=N,
     )
@@ -257,7 +256,8 @@ def test_feddyn_adapts_to_the_mean_of_what_clients_process(tmp_path):
 @pytest.mark.parametrize("name", ["mifa", "gradma", "gradma_s"])
 def test_more_rows_than_memory_holds_are_refused_with_what_would_do(name, monkeypatch):
     tiny = types.SimpleNamespace(total=2 * 9 * 4 * N - 1)
-    monkeypatch.setattr(algorithm.psutil, "virtual_memory", lambda: tiny)
-    record = registry.get(name)
+    monkeypatch.setattr(physical_memory.psutil, "virtual_memory", lambda: tiny)
+    recipe = catalogue.get(name)
+    settings = recipe.resolve(TASK.name, {}, {"clients_per_round": 3})
     with pytest.raises(HyperparameterError, match="try --memory_dtype=bfloat16"):
-        record.build_stages(TASK, record.hparams(clients_per_round=3))
+        recipe.stages(TASK, settings)

@@ -20,6 +20,7 @@ from tff_algos.experiments import (
     metrics_log,
     results,
     results_folder,
+    run_spec,
     runner,
 )
 from tff_algos.experiments.errors import FolderInUseError, OutputError, ResumeError
@@ -42,14 +43,14 @@ def make_spec():
             clients_per_round=2,
             batches=BatchSpec(batch_size=4, num_epochs=1),
         )
-        return runner.RunSpec(
+        return run_spec.RunSpec(
             title="a test",
             stages=(stage,),
             task=TASK,
             output_dir=directory,
             hyperparameters={"algo": "test", "total_rounds": rounds},
             personalization_optimizer=SGD(0.5),
-            options=runner.RunOptions(
+            options=run_spec.RunOptions(
                 rounds_per_eval=0, eval_clients=1, personalization_epochs=0
             ),
         )

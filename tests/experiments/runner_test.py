@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tests import tiny_task
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import runner
+from tff_algos.experiments import run_spec, runner
 from tff_algos.experiments.errors import CohortSizeError, OutputError, ResumeError
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
@@ -81,7 +81,7 @@ def make_spec(stages, directory, **changes):
         "personalization_epochs": 2,
         "personalization_batch_size": 4,
     } | changes.pop("options", {})
-    return runner.RunSpec(
+    return run_spec.RunSpec(
         **{
             "title": "a test",
             "stages": stages,
@@ -89,7 +89,7 @@ def make_spec(stages, directory, **changes):
             "output_dir": directory,
             "hyperparameters": {"algo": "test", "rate": 0.5, "total_rounds": 9},
             "personalization_optimizer": SGD(0.5),
-            "options": runner.RunOptions(**options),
+            "options": run_spec.RunOptions(**options),
             **changes,
         }
     )
@@ -185,7 +185,7 @@ def test_the_initial_accuracy_is_that_of_the_final_model(uninterrupted, stages):
         pytest.param(4, marks=pytest.mark.slow),
     ],
 )
-def test_x43_a_run_that_died_goes_on_to_the_same_numbers(
+def test_a_run_that_died_goes_on_to_the_same_numbers(
     stages, uninterrupted, tmp_path, fail_before
 ):
     def die(call):

@@ -30,7 +30,11 @@ GOLDEN = [  # m, its corrected one, w
 
 @functools.cache
 def finalizer(shapes, dtype, server_rate=1.0, **changes):
-    memory = {"num_rows": NUM_CLIENTS, "momentum": 0.5, "memory_decay": 0.5} | changes
+    memory = {
+        "memory_size": NUM_CLIENTS,
+        "server_momentum": 0.5,
+        "memory_decay": 0.5,
+    } | changes
     tensors = tff.to_type(tuple(tff.TensorType(dtype, shape) for shape in shapes))
     weights_type = tff.StructWithPythonType(
         [("trainable", tensors), ("non_trainable", tff.to_type(()))],
@@ -131,7 +135,7 @@ def assert_close(found, expected, rtol=1e-9, atol=1e-10):
 
 
 def test_golden_trace():
-    server = Server(num_rows=2)
+    server = Server(memory_size=2)
     for client, (momentum, corrected, w) in zip(GOLDEN_COHORTS, GOLDEN, strict=True):
         measured = server.round({client: plane(*GOLDEN_UPDATES[client])})
         assert_close(server.corrected, plane(*corrected))
@@ -145,15 +149,15 @@ def test_golden_trace():
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "qp_scope"),
+    ("memory_size", "qp_scope"),
     [(NUM_CLIENTS, "global"), (2, "global"), (4, "per_tensor")],
 )
-def test_rounds_of_clients_that_come_and_go_are_those_of_scipy(num_rows, qp_scope):
-    changes = {"num_rows": num_rows, "qp_scope": qp_scope}
-    defaults = {"num_rows": NUM_CLIENTS, "qp_scope": "global"}
+def test_rounds_of_clients_that_come_and_go_are_those_of_scipy(memory_size, qp_scope):
+    changes = {"memory_size": memory_size, "qp_scope": qp_scope}
+    defaults = {"memory_size": NUM_CLIENTS, "qp_scope": "global"}
     server = Server(**{k: v for k, v in changes.items() if v != defaults[k]})
     parts = PARTS if qp_scope == "per_tensor" else [slice(None)]
-    reference = gradma_reference.Server(num_rows, np.zeros(SIZE), parts=parts)
+    reference = gradma_reference.Server(memory_size, np.zeros(SIZE), parts=parts)
     num_corrected = 0
     for updates in random_rounds(8):
         measured = server.round(updates)
@@ -199,7 +203,7 @@ def test_where_no_row_is_opposed_the_momentum_stays_as_it_is_to_the_bit(dtype):
 
 
 def test_without_rows_it_is_heavy_ball():
-    server, velocity = Server(num_rows=0), 0.0
+    server, velocity = Server(memory_size=0), 0.0
     for updates in random_rounds(3):
         measured = server.round(updates)
         velocity = 0.5 * velocity + np.mean(list(updates.values()), axis=0)
@@ -207,8 +211,8 @@ def test_without_rows_it_is_heavy_ball():
     assert measured["num_memory_rows"] == measured["qp_iterations"] == 0
 
 
-def test_x11_without_rows_and_momentum_it_is_a_step_along_the_mean():
-    server, expected = Server(num_rows=0, momentum=0.0, server_rate=0.5), 0.0
+def test_without_rows_and_momentum_it_is_a_step_along_the_mean():
+    server, expected = Server(memory_size=0, server_momentum=0.0, server_rate=0.5), 0.0
     for updates in random_rounds(3):
         server.round(updates)
         expected = expected - 0.5 * np.mean(list(updates.values()), axis=0)
@@ -218,7 +222,7 @@ def test_x11_without_rows_and_momentum_it_is_a_step_along_the_mean():
 def test_without_momentum_the_first_round_of_agreeing_clients_is_the_mean():
     rng = np.random.default_rng(0)
     updates = {k: rng.uniform(0, 1, size=SIZE) for k in range(NUM_CLIENTS)}
-    server = Server(momentum=0.0)
+    server = Server(server_momentum=0.0)
     server.round(updates)
     assert_close(server.w, -np.mean(list(updates.values()), axis=0))
 
@@ -262,7 +266,7 @@ def test_the_order_of_the_clients_does_not_matter_where_all_have_a_row():
         assert_close(other.w, one.w)
 
 
-def test_x17_each_tensor_by_itself_is_the_whole_if_there_is_one_tensor():
+def test_each_tensor_by_itself_is_the_whole_if_there_is_one_tensor():
     whole = Server(((2, 4),))
     by_tensor = Server(((2, 4),), qp_scope="per_tensor")
     for updates in random_rounds(5):
@@ -273,7 +277,7 @@ def test_x17_each_tensor_by_itself_is_the_whole_if_there_is_one_tensor():
 
 
 def test_the_corrected_momentum_keeps_the_margin_from_every_row():
-    server, num_corrected = Server(margin=0.2), 0
+    server, num_corrected = Server(qp_margin=0.2), 0
     for updates in random_rounds(4, seed=0, cohort_size=2):
         measured = server.round(updates)
         assert measured["qp_fallbacks"] == 0
@@ -291,7 +295,7 @@ def test_the_corrected_momentum_keeps_the_margin_from_every_row():
 
 
 def test_a_margin_that_no_vector_has_is_counted_and_the_momentum_stays():
-    server = Server(margin=0.2)
+    server = Server(qp_margin=0.2)
     server.round({0: plane(1, 0)})
     # Opposite rows: no vector has a positive cosine with both.
     measured = server.round({1: plane(-3, 0)})
@@ -314,7 +318,7 @@ def test_inner_products_that_are_carried_along_do_not_drift():
 
 def test_half_precision_rows_change_the_momentum_by_their_rounding_only():
     exact = Server(dtype=np.float32)
-    half = Server(dtype=np.float32, row_dtype="bfloat16")
+    half = Server(dtype=np.float32, memory_dtype="bfloat16")
     for updates in random_rounds(6):
         exact.round(updates)
         half.round(updates)

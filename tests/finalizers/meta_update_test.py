@@ -63,8 +63,8 @@ def test_several_steps_and_a_decay_by_the_round():
         problems.linear_model(),
         EXAMPLES,
         SGD(0.3),
-        num_steps=2,
-        learning_rate_decay=0.5,
+        meta_steps=2,
+        meta_learning_rate_decay=0.5,
     )
     found, _ = rounds(update, 3)
     rates = [problems.f32(0.3) * 0.5**t for t in range(3) for _ in range(2)]
@@ -73,7 +73,7 @@ def test_several_steps_and_a_decay_by_the_round():
 
 def test_small_batches_go_round_through_the_examples():
     update = finalizers.build_meta_update(
-        problems.linear_model(), EXAMPLES, SGD(0.3), num_steps=2, batch_size=3
+        problems.linear_model(), EXAMPLES, SGD(0.3), meta_steps=2, meta_batch_size=3
     )
     found, _ = rounds(update, 3)
     batches = [slice(0, 3), slice(3, 6), slice(6, 7)]
@@ -85,7 +85,7 @@ def test_the_optimizers_state_goes_on_from_round_to_round():
     model = problems.linear_model(np.float32)
     examples = tuple(array.astype(np.float32) for array in EXAMPLES)
     update = finalizers.build_meta_update(
-        model, examples, SGD(0.1, momentum=0.9), learning_rate_decay=0.5
+        model, examples, SGD(0.1, momentum=0.9), meta_learning_rate_decay=0.5
     )
     found, _ = rounds(update, 3, model)
     y, velocity = START, 0.0

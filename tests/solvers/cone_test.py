@@ -35,8 +35,8 @@ solve_present = traced(cone.solve, *problem_specs(None), tf.TensorSpec([None], t
 FEW = {size: traced(cone.solve_few, *problem_specs(size)) for size in range(4)}
 
 
-def solve_few(gram, products, squared_norm, margin):
-    return FEW[len(products)](gram, products, squared_norm, margin)
+def solve_few(gram, products, squared_norm, qp_margin):
+    return FEW[len(products)](gram, products, squared_norm, qp_margin)
 
 
 SOLVERS = {"solve": solve, "solve_few": solve_few}
@@ -56,13 +56,13 @@ def inner_products(rows, target):
     return rows @ rows.T, rows @ target, target @ target
 
 
-def solve_rows(rows, target, margin=0.0, solver=solve):
+def solve_rows(rows, target, qp_margin=0.0, solver=solve):
     rows, target = np.asarray(rows, np.float64), np.asarray(target, np.float64)
-    return solver(*inner_products(rows, target), margin)
+    return solver(*inner_products(rows, target), qp_margin)
 
 
-def project(rows, target, margin=0.0, solver=solve):
-    solution = solve_rows(rows, target, margin, solver)
+def project(rows, target, qp_margin=0.0, solver=solve):
+    solution = solve_rows(rows, target, qp_margin, solver)
     return target + solution.multipliers @ rows
 
 
@@ -152,7 +152,7 @@ def problems(draw, kinds=tuple(KINDS), targets=tuple(TARGETS), max_size=12):
     return rows, target
 
 
-def check_solution(solution, rows, target, margin=0.0):
+def check_solution(solution, rows, target, qp_margin=0.0):
     """Checks everything that a solution promises, from the rows themselves."""
     multipliers = solution.multipliers
     assert np.all(multipliers >= 0)
@@ -167,13 +167,13 @@ def check_solution(solution, rows, target, margin=0.0):
         return
     scaled = multipliers * row_norms / norm
     found = target + multipliers @ rows
-    excess = np.where(row_norms > 0, unit(rows) @ found / norm - margin, 0)
+    excess = np.where(row_norms > 0, unit(rows) @ found / norm - qp_margin, 0)
     assert np.all(excess >= -CERTIFIED)
     assert np.all(np.minimum(scaled, excess) <= CERTIFIED)
     residual = np.abs(np.minimum(scaled, excess)).max()
     np.testing.assert_allclose(solution.residual, residual, rtol=0, atol=CERTIFIED)
 
-    if margin == 0:
+    if qp_margin == 0:
         # The projection on a cone: v and what was added to g are orthogonal.
         assert abs(found @ (found - target)) <= 1e-9 * norm**2
         assert np.linalg.norm(found) <= norm * (1 + 1e-12)
@@ -184,7 +184,7 @@ GOLDEN_THREE = [[1, 2, 0], [2, -1, 1], [-1, 1, 3]]
 
 @both_solvers
 @pytest.mark.parametrize(
-    ("rows", "target", "margin", "multipliers", "expected", "products"),
+    ("rows", "target", "qp_margin", "multipliers", "expected", "products"),
     [
         ([[1, 1]], [1, -2], 0, [0.5], [1.5, -1.5], [0]),
         ([[1, 0], [0, 1]], [-1, -1], 0, [1, 1], [0, 0], [0, 0]),
@@ -195,14 +195,16 @@ GOLDEN_THREE = [[1, 2, 0], [2, -1, 1], [-1, 1, 3]]
         (GOLDEN_THREE, [-1, -1, -1], 0, np.array([5, 3, 2]) / 9, [0] * 3, [0] * 3),
     ],
 )
-def test_golden_vectors(solver, rows, target, margin, multipliers, expected, products):
+def test_golden_vectors(
+    solver, rows, target, qp_margin, multipliers, expected, products
+):
     rows, target = np.array(rows, np.float64), np.array(target, np.float64)
-    solution = solve_rows(rows, target, margin, solver)
+    solution = solve_rows(rows, target, qp_margin, solver)
     found = target + solution.multipliers @ rows
     np.testing.assert_allclose(solution.multipliers, multipliers, atol=1e-12)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     np.testing.assert_allclose(rows @ found, products, atol=1e-12)
-    check_solution(solution, rows, target, margin)
+    check_solution(solution, rows, target, qp_margin)
 
 
 @both_solvers
@@ -278,13 +280,13 @@ def test_no_feasible_vector_is_closer(problem):
     angle=st.floats(-np.pi, np.pi),
     row_norm=st.floats(1e-3, 1e3),
     norm=st.floats(1e-3, 1e3),
-    margin=st.floats(-1, 1),
+    qp_margin=st.floats(-1, 1),
 )
-def test_one_row_has_a_closed_form(solver, angle, row_norm, norm, margin):
+def test_one_row_has_a_closed_form(solver, angle, row_norm, norm, qp_margin):
     rows = row_norm * np.array([[1.0, 0.0]])
     target = norm * np.array([np.cos(angle), np.sin(angle)])
-    found = project(rows, target, margin, solver)
-    expected = [max(target[0], margin * norm), target[1]]
+    found = project(rows, target, qp_margin, solver)
+    expected = [max(target[0], qp_margin * norm), target[1]]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * norm)
 
 
@@ -294,20 +296,20 @@ def test_one_row_has_a_closed_form(solver, angle, row_norm, norm, margin):
     problems(kinds=("independent", "norms_over_11_decades"), max_size=3),
     st.sampled_from([-0.5, -0.01, 1e-6, 0.01, 0.1, 0.9]),
 )
-def test_independent_rows_allow_every_margin(solver, problem, margin):
+def test_independent_rows_allow_every_margin(solver, problem, qp_margin):
     rows, target = problem
     hypothesis.assume(len(rows) <= rows.shape[1] and np.linalg.cond(unit(rows)) < 1e3)
-    check_solution(solve_rows(rows, target, margin, solver), rows, target, margin)
+    check_solution(solve_rows(rows, target, qp_margin, solver), rows, target, qp_margin)
 
 
-@pytest.mark.parametrize("margin", [-0.5, 0.01, 0.1])
-def test_many_rows_allow_a_margin(margin):
+@pytest.mark.parametrize("qp_margin", [-0.5, 0.01, 0.1])
+def test_many_rows_allow_a_margin(qp_margin):
     rng = np.random.default_rng(0)
     for kind in ("independent", "similar"):
         rows = KINDS[kind](rng, 100, 1000)
         for target_of in TARGETS.values():
             target = target_of(rng, rows)
-            check_solution(solve_rows(rows, target, margin), rows, target, margin)
+            check_solution(solve_rows(rows, target, qp_margin), rows, target, qp_margin)
 
 
 TRIANGLE = [[1, 0], [-0.5, np.sqrt(0.75)], [-0.5, -np.sqrt(0.75)]]
@@ -315,19 +317,19 @@ TRIANGLE = [[1, 0], [-0.5, np.sqrt(0.75)], [-0.5, -np.sqrt(0.75)]]
 
 @both_solvers
 @pytest.mark.parametrize("rows", [[[1, 2], [-3, -6]], TRIANGLE])
-@pytest.mark.parametrize("margin", [1e-5, 0.1, 0.9])
-def test_a_margin_that_no_vector_meets_is_not_accepted(solver, rows, margin):
-    solution = solve_rows(rows, [0.3, -1.0], margin, solver)
+@pytest.mark.parametrize("qp_margin", [1e-5, 0.1, 0.9])
+def test_a_margin_that_no_vector_meets_is_not_accepted(solver, rows, qp_margin):
+    solution = solve_rows(rows, [0.3, -1.0], qp_margin, solver)
     assert not solution.accepted
     np.testing.assert_array_equal(solution.multipliers, 0)
 
 
 @both_solvers
 @pytest.mark.parametrize("rows", [[[1, 2], [-3, -6]], TRIANGLE])
-@pytest.mark.parametrize("margin", [0.0, -0.2])
-def test_without_a_margin_opposite_rows_have_a_solution(solver, rows, margin):
+@pytest.mark.parametrize("qp_margin", [0.0, -0.2])
+def test_without_a_margin_opposite_rows_have_a_solution(solver, rows, qp_margin):
     rows, target = np.array(rows, np.float64), np.array([0.3, -1.0])
-    check_solution(solve_rows(rows, target, margin, solver), rows, target, margin)
+    check_solution(solve_rows(rows, target, qp_margin, solver), rows, target, qp_margin)
 
 
 @both_solvers
@@ -560,7 +562,7 @@ def test_a_search_that_ends_early_says_so(monkeypatch, untraced, violation):
 
 def test_python_numbers_keep_their_digits():
     for solver in (cone.solve, cone.solve_few):
-        solution = solver([[1.0]], [-0.1], 1.0, margin=0.1)
+        solution = solver([[1.0]], [-0.1], 1.0, qp_margin=0.1)
         np.testing.assert_allclose(solution.multipliers, [0.2], rtol=1e-15)
 
 
@@ -570,7 +572,7 @@ def test_python_numbers_keep_their_digits():
         ("products", ([2, 2], [2, 1], [], [], [2])),
         ("gram", ([2, 3], [2], [], [], [2])),
         ("squared_norm", ([2, 2], [2], [1], [], [2])),
-        ("margin", ([2, 2], [2], [], [2], [2])),
+        ("qp_margin", ([2, 2], [2], [], [2], [2])),
         ("present", ([2, 2], [2], [], [], [3])),
     ],
 )

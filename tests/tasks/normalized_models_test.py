@@ -9,7 +9,7 @@ import tf_keras
 
 from tasks.models import normalized
 from tests.tasks import models_under_test
-from tff_algos.hyperparameters import HyperparameterError, choice
+from tff_algos.hyperparameters import HyperparameterError, record
 from tff_algos.models.block_model import EVALUATION, Mode
 
 SMALL = (8, 8, 3)
@@ -376,10 +376,13 @@ def test_what_cannot_be_built_is_refused(name):
         build(*sizes, seed=0)
 
 
-@attrs.frozen(kw_only=True)
+@record
 class _Options:
-    model: str = choice(default="cnn", choices=("cnn", "lenet", "vgg11"), help="")
-    norm: str | None = normalized.norm_option("lenet", "vgg11")
+    model: str = "cnn"
+    norm: normalized.NormOption = None
+
+    def __attrs_post_init__(self):
+        normalized.check_norm(self.model, self.norm, ("lenet", "vgg11"))
 
 
 def test_the_option_is_for_models_with_normalisation():

@@ -1,13 +1,12 @@
-import attrs
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from tasks import partition
-from tasks.partition import Dirichlet, Iid, Shards
+from tasks.partition import Dirichlet, Iid, PartitionOption, Shards
 from tasks.task import TaskError
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import HyperparameterError, declared, record
 
 
 @pytest.mark.parametrize(
@@ -59,14 +58,14 @@ def test_a_bad_text_names_the_flag_the_value_and_the_forms(text, expected):
 
 
 def test_an_option_is_checked_when_it_is_set():
-    @attrs.frozen(kw_only=True)
+    @record
     class Options:
-        partition: str = partition.option(default="shards:2")
+        partition: PartitionOption = "shards:2"
 
     assert Options().partition == "shards:2"
     with pytest.raises(HyperparameterError, match="partition='shards:0'"):
         Options(partition="shards:0")
-    assert attrs.fields(Options).partition.metadata["kind"] is str
+    assert declared(Options)["partition"].kind is str
 
 
 _SPECS = st.one_of(

@@ -1,4 +1,3 @@
-import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +7,8 @@ import tasks
 from tasks import emnist, generated_glyphs, generated_text, shakespeare
 from tasks.task import DataOptions, TaskError
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.experiments.help_texts import described
+from tff_algos.hyperparameters import REQUIRED, HyperparameterError
 
 SPEC = BatchSpec(batch_size=4, num_epochs=1)
 
@@ -29,9 +29,9 @@ def test_entries_have_what_flags_are_made_of(name):
     assert entry.name == name
     assert entry.summary and "\n" not in entry.summary
     entry.options()
-    for field in attrs.fields(entry.options):
-        assert field.metadata["help"]
-        assert field.default is not attrs.NOTHING
+    for field in described(entry.options).values():
+        assert field.help and "\n" not in field.help, field.name
+        assert field.default is not REQUIRED
 
 
 @pytest.mark.parametrize(

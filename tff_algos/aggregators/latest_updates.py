@@ -16,7 +16,7 @@ from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.gather import build_gather_computation
 
 MeanOver = Literal["all", "seen"]
-RowDtype = Literal["bfloat16", "float32", "float64"]
+MemoryDtype = Literal["bfloat16", "float32", "float64"]
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         mean_over: MeanOver = "all",
         wait_for_all: bool = False,
         decay: float = 1.0,
-        row_dtype: RowDtype | None = None,
+        memory_dtype: MemoryDtype | None = None,
     ) -> None:
         """Sets what is remembered.
 
@@ -66,7 +66,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
           wait_for_all: Whether the mean is zero until everybody has sent an update.
           decay: Factor on what is remembered after every round, in (0, 1]: that of the
             learning rate, so that old updates shrink as new ones do.
-          row_dtype: Of the rows that are kept; None for the updates' own.
+          memory_dtype: Of the rows that are kept; None for the updates' own.
 
         Raises:
           ValueError: If an argument is out of range.
@@ -79,7 +79,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
             raise ValueError(f"Expected decay in (0, 1], found {decay}.")
         for name, value, kind in (
             ("mean_over", mean_over, MeanOver),
-            ("row_dtype", row_dtype or "float32", RowDtype),
+            ("memory_dtype", memory_dtype or "float32", MemoryDtype),
         ):
             if value not in get_args(kind):
                 raise ValueError(
@@ -89,7 +89,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         self._mean_over = mean_over
         self._wait_for_all = wait_for_all
         self._decay = float(decay)
-        self._row_dtype = None if row_dtype is None else tf.as_dtype(row_dtype)
+        self._row_dtype = None if memory_dtype is None else tf.as_dtype(memory_dtype)
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type

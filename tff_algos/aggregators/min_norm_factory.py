@@ -20,7 +20,7 @@ from tff_algos.aggregators.gather import build_gather_computation
 from tff_algos.aggregators.min_norm_rule import (
     MinNormRule,
     MinNormWeights,
-    ZeroUpdates,
+    ZeroUpdatePolicy,
     combine_rows,
     combine_some_rows,
     quick_gram_matrix,
@@ -68,9 +68,9 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         epsilon: float = 1.0,
         *,
         normalize: bool = False,
-        median_norm: bool = False,
+        median_norm_lr: bool = False,
         cap: float | None = None,
-        zero_updates: ZeroUpdates = "exclude",
+        zero_update_policy: ZeroUpdatePolicy = "exclude",
         num_blocks: int = 1,
     ) -> None:
         """Sets the rule.
@@ -78,12 +78,12 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         Args:
           epsilon: Half the width of the box around lambda_0, >= 0; 1 for none.
           normalize: Whether updates are divided by their norms.
-          median_norm: Whether the combination of directions is multiplied by the
+          median_norm_lr: Whether the combination of directions is multiplied by the
             median norm of those who take part; only with `normalize`.
           cap: The largest weight, in (0, 1]; where it is less than an equal share of
             all, weights are equal. None for no cap. A lambda_0 that exceeds it is
             replaced by the nearest weights that do not.
-          zero_updates: What of an update of zero (its norm at most 1e-12 of the
+          zero_update_policy: What of an update of zero (its norm at most 1e-12 of the
             largest): "exclude" leaves the client out; "keep" takes it for what it is
             to all clients, a point that cannot be improved, and the result is zero
             where the box allows it.
@@ -98,14 +98,14 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         """
         if not 0 <= epsilon < float("inf"):
             raise ValueError(f"Expected epsilon of at least 0, found {epsilon}.")
-        if median_norm and not normalize:
-            raise ValueError("Expected normalize=True with median_norm=True.")
+        if median_norm_lr and not normalize:
+            raise ValueError("Expected normalize=True with median_norm_lr=True.")
         if cap is not None and not 0 < cap <= 1:
             raise ValueError(f"Expected cap in (0, 1] or None, found {cap}.")
-        if zero_updates not in get_args(ZeroUpdates):
+        if zero_update_policy not in get_args(ZeroUpdatePolicy):
             raise ValueError(
-                f"Expected zero_updates out of {get_args(ZeroUpdates)}, found "
-                f"{zero_updates!r}."
+                f"Expected zero_update_policy out of {get_args(ZeroUpdatePolicy)}, found "
+                f"{zero_update_policy!r}."
             )
         if type(num_blocks) is not int or num_blocks < 1:
             raise ValueError(f"Expected num_blocks of at least 1, found {num_blocks}.")
@@ -113,9 +113,9 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         self._rule = MinNormRule(
             epsilon=float(epsilon),
             normalize=bool(normalize),
-            median_norm=bool(median_norm),
+            median_norm_lr=bool(median_norm_lr),
             cap=None if cap is None else float(cap),
-            zero_updates=zero_updates,
+            zero_update_policy=zero_update_policy,
         )
 
     def create(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tff_algos.solvers import box_simplex, min_norm
 
-ZeroUpdates = Literal["exclude", "keep"]
+ZeroUpdatePolicy = Literal["exclude", "keep"]
 
 # Columns that are converted to float64 at once, so that the copy stays in caches.
 _BLOCK_COLUMNS = 1 << 12
@@ -139,8 +139,8 @@ class MinNormRule:
     epsilon: float
     normalize: bool
     cap: float | None
-    zero_updates: ZeroUpdates
-    median_norm: bool = False
+    zero_update_policy: ZeroUpdatePolicy
+    median_norm_lr: bool = False
 
     def weights(self, gram: tf.Tensor, client_weights: tf.Tensor) -> MinNormWeights:
         """Returns the weights of least norm.
@@ -155,7 +155,7 @@ class MinNormRule:
         tiny = _TINY * tf.reduce_max(tf.where(present, norms, 0.0))
         zero = tf.logical_and(present, norms <= tiny)
         taken = present
-        if self.zero_updates == "exclude":
+        if self.zero_update_policy == "exclude":
             taken = tf.logical_and(present, tf.logical_not(zero))
         scales = tf.ones_like(norms)
         if self.normalize:
@@ -177,7 +177,7 @@ class MinNormRule:
             lambda_max=_extreme(tf.reduce_max, weights, taken, 0.0),
             base_update_norm=_norm(gram, base),
         )
-        if self.median_norm:
+        if self.median_norm_lr:
             scales *= _median(norms, taken)
         # With nobody present there is no aggregate: NaN, as the mean of nothing is.
         nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)

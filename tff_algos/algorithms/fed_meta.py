@@ -1,81 +1,33 @@
 """FedMeta: a meta update on the server's own data after every round.
 
-Yao, Huang, Sun: "Federated Learning with Unbiased Gradient Aggregation and
-Controllable Meta Updating", 2019, arXiv 1910.08234.
+Yao, Huang, Sun: "Federated Learning with Unbiased Gradient Aggregation and Controllable
+Meta Updating", 2019, arXiv 1910.08234.
 
-The server holds a small curated set D_meta, which stands for the distribution that
-the model is for. After a round of any inner algorithm it takes a gradient step on
-it, w <- w' - eta_meta * grad F_meta(w'), and broadcasts the result (or, with
-`feed_back=False`, w', so that the meta update only shapes the model returned). With eta_meta = 0
-FedMeta is its inner algorithm; with idle clients it is gradient descent on D_meta.
+The server holds a small curated set D_meta, which stands for the distribution that the
+model is for. A round of any inner algorithm, w' the model after it:
+
+    w <- w' - eta_meta * grad F_meta(w')
+
+The next round broadcasts w (or, with `feed_back=False`, w', so that the meta update only
+shapes the model returned).
+
+Reduces to: the inner algorithm with eta_meta = 0; gradient descent on D_meta with idle
+clients.
+
+Cost per round: the inner algorithm's; `meta_steps` gradient steps at the server.
 """
 
 import collections
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 import tensorflow_federated as tff
 
 from tff_algos import finalizers
-from tff_algos.algorithms import algorithm, fed_avg, uga
-from tff_algos.experiments import server_examples
-from tff_algos.hyperparameters import (
-    AT_LEAST_ONE,
-    DECAY,
-    NON_NEGATIVE,
-    SHARE,
-    Interval,
-    hparam,
-    switch,
-)
-from tff_algos.models.local_model import ModelOrFn
-
-_PAPER = "Yao et al., 2019, arXiv 1910.08234"
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class MetaHParams:
-    """The meta update: D_meta, eta_meta."""
-
-    meta_learning_rate: float | None = hparam(
-        None, float, NON_NEGATIVE, "learning rate of the meta update (the clients')"
-    )
-    meta_learning_rate_decay: float | None = hparam(
-        None, float, DECAY, "factor on it after every round (the clients')"
-    )
-    meta_steps: int = hparam(1, int, AT_LEAST_ONE, "meta steps per round")
-    meta_batch_size: int | None = hparam(
-        None, int, AT_LEAST_ONE, "examples of a meta step (all of D_meta)"
-    )
-    meta_fraction: float = hparam(
-        0.01, float, SHARE, "size of D_meta as a share of the training examples"
-    )
-    meta_overlap: float = hparam(
-        1.0,
-        float,
-        Interval(low=0, high=1),
-        "share of D_meta from clients that train; the rest is from others",
-    )
-    feed_back: bool = switch(
-        True,
-        "the next round starts from the meta-updated model; else from the model before "
-        "the meta update, which is then only evaluated",
-    )
-
-
-@attrs.frozen(kw_only=True)
-class FedMetaHParams(
-    MetaHParams, algorithm.LocalTrainingHParams, algorithm.ServerOptimizerHParams
-):
-    """FedMeta: FedAvg's, and the meta update's."""
-
-
-@attrs.frozen(kw_only=True)
-class FedMetaUGAHParams(
-    MetaHParams, uga.UGAClientHParams, algorithm.ServerOptimizerHParams
-):
-    """FedMeta with UGA: UGA's, and the meta update's."""
+from tff_algos.algorithms.arguments import LearningProcess, Optimizer
+from tff_algos.hyperparameters import checked, hparam
+from tff_algos.models import ModelOrFn
 
 
 @attrs.frozen
@@ -94,75 +46,69 @@ class FedMetaState:
     updated: Any = ()
 
 
+@checked
 def build_fed_meta(
-    inner: tff.learning.templates.LearningProcess,
+    inner: LearningProcess,
     model_fn: ModelOrFn,
     meta_examples: Any,
     *,
-    meta_learning_rate: float | None = None,
-    meta_optimizer: tff.learning.optimizers.Optimizer | None = None,
-    meta_learning_rate_decay: float = 1.0,
-    meta_steps: int = 1,
-    meta_batch_size: int | None = None,
-    feed_back: bool = True,
-) -> tff.learning.templates.LearningProcess:
-    """Builds FedMeta over any inner algorithm.
+    meta_learning_rate: Annotated[
+        float | None, hparam(low=0, symbol="eta_meta")
+    ] = None,
+    meta_optimizer_fn: Optimizer | None = None,
+    meta_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
+    meta_steps: Annotated[int, hparam(low=1)] = 1,
+    meta_batch_size: Annotated[int | None, hparam(low=1)] = None,
+    feed_back: Annotated[bool, hparam()] = True,
+) -> LearningProcess:
+    """Builds FedMeta around any inner algorithm.
 
     The server sees D_meta, which is a constant of the computation.
 
     Args:
       inner: Any learning process that trains the model, of this package or TFF's:
         FedAvg for FedMeta, UGA for FedMeta with UGA.
-      model_fn: The model that `inner` trains: a
-        `tff.learning.models.FunctionalModel`, or a no-argument function that returns
-        a `tff.learning.models.VariableModel`.
-      meta_examples: D_meta: arrays in the structure of the model's batches, whose
-        first axis is the example; 512 MB at most.
-      meta_learning_rate: eta_meta of plain SGD, >= 0.
-      meta_optimizer: Instead of `meta_learning_rate`.
-      meta_learning_rate_decay: Factor on the learning rate after every round, in
-        (0, 1].
-      meta_steps: Steps per round, >= 1.
-      meta_batch_size: Examples of a step, which go round through D_meta; None for
-        all of it.
-      feed_back: Whether the meta-updated model is what the next round broadcasts. If
-        not, training goes on from the inner algorithm's model, and `get_model_weights`
-        gives the one after the round's meta update.
+      model_fn: The model that `inner` trains: a `tff.learning.models.FunctionalModel`, or
+        a no-argument function that returns a `tff.learning.models.VariableModel`.
+      meta_examples: D_meta: arrays in the structure of the model's batches, whose first
+        axis is the example; 512 MB at most.
+      meta_learning_rate: Learning rate of the meta update, which is plain SGD.
+      meta_optimizer_fn: Instead of `meta_learning_rate`.
+      meta_learning_rate_decay: Factor on the meta learning rate after every round.
+      meta_steps: Meta steps per round.
+      meta_batch_size: Examples of a meta step, taken from D_meta in turn; None for all.
+      feed_back: Start the next round from the meta-updated model; otherwise from the
+        model before the meta update, which is then only evaluated.
 
     Returns:
-      A `tff.learning.templates.LearningProcess`, typed as `inner` but for its state,
-      a `FedMetaState`, and its metrics, `inner`'s and `meta` (`gradient_norm`
-      float32, `num_rejected_meta_updates` int32).
+      A `tff.learning.templates.LearningProcess`, typed as `inner` except for its state,
+      a `FedMetaState`, and its metrics, `inner`'s and `meta` (`gradient_norm` float32,
+      `num_rejected_meta_updates` int32). Its `get_hparams` and `set_hparams` are
+      `inner`'s.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
-      TypeError: If `inner` is no learning process.
-      ValueError: If neither or both of learning rate and optimizer are given, or
-        D_meta is empty or too large.
+      TypeError: If `inner` is not a learning process.
+      ValueError: If not exactly one of learning rate and optimizer is given, or D_meta
+        is empty or too large.
     """
     if not isinstance(inner, tff.learning.templates.LearningProcess):
         raise TypeError(
             "Expected inner to be a tff.learning.templates.LearningProcess, found "
             f"{type(inner)}."
         )
-    if (meta_learning_rate is None) == (meta_optimizer is None):
+    if (meta_learning_rate is None) == (meta_optimizer_fn is None):
         raise ValueError(
-            "Expected one of meta_learning_rate and meta_optimizer, found "
-            f"meta_learning_rate={meta_learning_rate}, meta_optimizer={meta_optimizer}."
+            "Expected one of meta_learning_rate and meta_optimizer_fn, found "
+            f"meta_learning_rate={meta_learning_rate}, meta_optimizer_fn={meta_optimizer_fn}."
         )
-    MetaHParams(
-        meta_learning_rate=meta_learning_rate,
-        meta_learning_rate_decay=meta_learning_rate_decay,
-        meta_steps=meta_steps,
-        meta_batch_size=meta_batch_size,
-    )
     meta = finalizers.build_meta_update(
         model_fn,
         meta_examples,
-        meta_optimizer or tff.learning.optimizers.build_sgdm(meta_learning_rate),
-        num_steps=meta_steps,
-        batch_size=meta_batch_size,
-        learning_rate_decay=meta_learning_rate_decay,
+        meta_optimizer_fn or tff.learning.optimizers.build_sgdm(meta_learning_rate),
+        meta_steps=meta_steps,
+        meta_batch_size=meta_batch_size,
+        meta_learning_rate_decay=meta_learning_rate_decay,
     )
     return _with_meta_update(inner, meta, feed_back)
 
@@ -224,53 +170,23 @@ def _with_meta_update(inner, meta, feed_back):
             state.updated if feed_back else weights,
         )
 
+    @tff.federated_computation(state_type.member)
+    def get_hparams(state):
+        return inner.get_hparams(state.inner)
+
+    @tff.federated_computation(
+        state_type.member, inner.get_hparams.type_signature.result
+    )
+    def set_hparams(state, hparams):
+        return FedMetaState(
+            inner.set_hparams(state.inner, hparams), state.meta, state.updated
+        )
+
     return tff.learning.templates.LearningProcess(
-        initialize, next_fn, get_model_weights, set_model_weights
+        initialize,
+        next_fn,
+        get_model_weights,
+        set_model_weights,
+        get_hparams_fn=get_hparams,
+        set_hparams_fn=set_hparams,
     )
-
-
-def _build(inner, task, hparams):
-    """Puts the meta update that the record describes after `inner`."""
-    rate, decay = hparams.meta_learning_rate, hparams.meta_learning_rate_decay
-    return build_fed_meta(
-        inner,
-        task.model,
-        server_examples.draw(task, hparams.meta_fraction, "meta", hparams.meta_overlap),
-        meta_learning_rate=hparams.client_learning_rate if rate is None else rate,
-        meta_learning_rate_decay=(
-            hparams.client_learning_rate_decay if decay is None else decay
-        ),
-        meta_steps=hparams.meta_steps,
-        meta_batch_size=hparams.meta_batch_size,
-        feed_back=hparams.feed_back,
-    )
-
-
-def _build_fed_meta_stages(task, hparams):
-    inner = fed_avg.build_from(task.model, hparams, algorithm.server_optimizer_from)
-    return algorithm.single_stage("fedmeta", _build(inner, task, hparams), hparams)
-
-
-def _build_fed_meta_uga_stages(task, hparams):
-    inner = uga.build_from(task.model, hparams)
-    return algorithm.single_stage("fedmeta_uga", _build(inner, task, hparams), hparams)
-
-
-FED_META = algorithm.Algorithm(
-    name="fedmeta",
-    title="FedMeta",
-    summary="FedAvg, then a gradient step on the server's own data",
-    paper=_PAPER,
-    hparams=FedMetaHParams,
-    build_stages=_build_fed_meta_stages,
-)
-
-FED_META_UGA = algorithm.Algorithm(
-    name="fedmeta_uga",
-    title="FedMeta w/ UGA",
-    summary="UGA, then a gradient step on the server's own data",
-    paper=_PAPER,
-    hparams=FedMetaUGAHParams,
-    build_stages=_build_fed_meta_uga_stages,
-    settings=uga.UGA.settings,
-)

@@ -1,50 +1,37 @@
-"""FedShare: FedAvg on clients' own data and a small set that all share.
+"""FedShare: FedAvg on clients' own data and a small set that all clients share.
 
 Zhao, Li, Lai, Suda, Civin, Chandra: "Federated Learning with Non-IID Data", 2018,
 arXiv 1806.00582; a baseline of Yao et al., 2019, arXiv 1910.08234.
 
-Clients train on the union of their examples and the shared ones; both count in a
-client's weight, unless it is told its own number (`with_num_examples`). With an empty shared set FedShare is FedAvg.
+A round is FedAvg's on the union of a client's examples and its shared ones. Both count
+in a client's weight, unless its data say otherwise (`with_num_examples`).
+
+Reduces to: FedAvg with an empty shared set.
+
+Cost per round: FedAvg's; once, every client receives its shared examples.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-import attrs
 import numpy as np
-import tensorflow_federated as tff
 
-from tff_algos.algorithms import algorithm, fed_avg
+from tff_algos.algorithms.arguments import (
+    BY_NUM_EXAMPLES,
+    ClientLearningRateDecay,
+    ClientWeighting,
+    Distributor,
+    LearningProcess,
+    MetricsAggregator,
+    Optimizer,
+    WeightedAggregator,
+)
+from tff_algos.algorithms.fed_avg import build_fed_avg
 from tff_algos.clients.batching import Examples, derive_seed
-from tff_algos.experiments import server_examples
-from tff_algos.hyperparameters import SHARE, HyperparameterError, choice, hparam, switch
-from tff_algos.models.local_model import ModelOrFn
+from tff_algos.hyperparameters import checked
+from tff_algos.models import ModelOrFn
 
 ShareMode = Literal["full", "split"]
-
-
-@attrs.frozen(kw_only=True)
-class FedShareHParams(algorithm.LocalTrainingHParams, algorithm.ServerOptimizerHParams):
-    """FedShare: FedAvg's, and the shared set."""
-
-    shared_fraction: float = hparam(
-        0.01, float, SHARE, "size of the shared set as a share of the training examples"
-    )
-    share_mode: str = choice(
-        "full", ("full", "split"), "whether every client gets all of it or a part"
-    )
-    count_shared: bool = switch(
-        True, "shared examples count in the number that a client weighs by"
-    )
-
-    def __attrs_post_init__(self):
-        super().__attrs_post_init__()
-        if not self.count_shared and self.client_weighting != "num_examples":
-            raise HyperparameterError(
-                "count_shared",
-                self.count_shared,
-                "True unless --client_weighting=num_examples",
-            )
 
 
 def with_shared_examples(
@@ -59,10 +46,10 @@ def with_shared_examples(
     Args:
       examples: From a client's id to its own `(x, y)`.
       client_ids: All clients that train.
-      shared: The shared set `(x, y)`, of n examples, n may be 0.
-      mode: "full": every client gets all of it. "split": it is dealt out to the
-        clients, each example to one, so that a client gets n / N on average.
-      seed: Decides who gets what under "split".
+      shared: The shared set `(x, y)` of n examples, possibly none.
+      mode: "full": every client gets all of it. "split": each example is dealt to one
+        client, so that a client gets n / N on average.
+      seed: Decides who gets what with "split".
 
     Returns:
       A function from a client's id, which must be one of `client_ids`.
@@ -76,7 +63,7 @@ def with_shared_examples(
     if mode == "split":
         rng = np.random.default_rng(derive_seed(seed, "split"))
         parts = np.array_split(rng.permutation(len(shared[0])), len(client_ids))
-        # The larger parts come first; they shall not be the same clients' always.
+        # The larger parts come first; they must not always go to the same clients.
         order = rng.permutation(len(client_ids))
         taken = {client_ids[k]: part for k, part in zip(order, parts, strict=True)}
 
@@ -90,67 +77,41 @@ def with_shared_examples(
     return united
 
 
+@checked
 def build_fed_share(
     model_fn: ModelOrFn,
-    client_optimizer: tff.learning.optimizers.Optimizer,
-    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
-    **kwargs,
-) -> tff.learning.templates.LearningProcess:
+    client_optimizer_fn: Optimizer,
+    server_optimizer_fn: Optimizer | None = None,
+    *,
+    client_weighting: ClientWeighting = BY_NUM_EXAMPLES,
+    client_learning_rate_decay: ClientLearningRateDecay = 1.0,
+    model_distributor: Distributor | None = None,
+    model_aggregator: WeightedAggregator | None = None,
+    metrics_aggregator: MetricsAggregator | None = None,
+    with_num_examples: bool = False,
+) -> LearningProcess:
     """Builds FedShare, which is FedAvg on data sets that hold the shared examples.
 
-    What a client is given decides what it trains on, not the process: make its data
-    set of `with_shared_examples`.
+    What clients train on is decided by the data they are given, not by the process:
+    make their data sets from `with_shared_examples`.
 
     Args:
-      model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
-        that returns a `tff.learning.models.VariableModel`.
-      client_optimizer: As in `build_fed_avg`.
-      server_optimizer: As in `build_fed_avg`.
-      **kwargs: The other arguments of `build_fed_avg`.
+      model_fn: As in `build_fed_avg`, and so is every other argument.
 
     Returns:
       As `build_fed_avg`.
+
+    Raises:
+      HyperparameterError: If a hyperparameter is out of range.
     """
-    return fed_avg.build_fed_avg(model_fn, client_optimizer, server_optimizer, **kwargs)
-
-
-def _build_stages(task, hparams):
-    process = fed_avg.build_from(
-        task.model,
-        hparams,
-        algorithm.server_optimizer_from,
-        with_num_examples=True if not hparams.count_shared else None,
+    return build_fed_avg(
+        model_fn,
+        client_optimizer_fn,
+        server_optimizer_fn,
+        client_weighting=client_weighting,
+        client_learning_rate_decay=client_learning_rate_decay,
+        model_distributor=model_distributor,
+        model_aggregator=model_aggregator,
+        metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
     )
-    shared = server_examples.draw(task, hparams.shared_fraction, "shared")
-    train_examples = with_shared_examples(
-        lambda client_id: task.examples(client_id, "train"),
-        task.train_client_ids,
-        shared,
-        hparams.share_mode,
-        task.seed,
-    )
-    (stage,) = algorithm.single_stage(
-        "fedshare", process, hparams, train_examples=train_examples
-    )
-    if hparams.count_shared:
-        return (stage,)
-
-    def num_own(client_id: str) -> int:
-        return stage.batches.num_examples(len(task.examples(client_id, "train")[0]))
-
-    return (attrs.evolve(stage, num_examples=num_own),)
-
-
-FED_SHARE = algorithm.Algorithm(
-    name="fedshare",
-    title="FedShare",
-    summary="FedAvg on clients' own examples and a small set that all share",
-    paper="Zhao et al., 2018, arXiv 1806.00582",
-    hparams=FedShareHParams,
-    build_stages=_build_stages,
-    # The paper deals the set out where clients are people, as small as it is.
-    settings={
-        "emnist": {"share_mode": "split"},
-        "shakespeare": {"share_mode": "split"},
-    },
-)

@@ -1,156 +1,104 @@
-"""UGA: federated learning with unbiased gradient aggregation.
+"""UGA: unbiased gradient aggregation.
 
-Yao, Huang, Sun: "Federated Learning with Unbiased Gradient Aggregation and
-Controllable Meta Updating", 2019, arXiv 1910.08234.
+Yao, Huang, Sun: "Federated Learning with Unbiased Gradient Aggregation and Controllable
+Meta Updating", 2019, arXiv 1910.08234.
 
-A client trains E - 1 epochs from the server's model w and reports the gradient of
-its loss on all of its examples after that, with respect to w, through the training.
-The server takes a gradient step with the mean. With E = 1 UGA is FedSGD; with equal
-numbers of batches it is MAML(K) whose query is all examples, under uniform weights.
+A round, F_k client k's loss over all of its examples and p_k its weight, sum p_k = 1:
+
+    client k:  y(w) = w after E - 1 epochs of SGD with learning rate eta
+               g_k = grad_w F_k(y(w)), back through the training
+    server:    w <- w - eta_g * sum_k p_k g_k
+
+Reduces to: FedSGD with E = 1; with equal numbers of batches, MAML(K) whose query is all
+examples, under uniform weights.
+
+Cost per round: FedSGD's communication. A client keeps the weights before each of its
+steps, or about the square root of them (`max_trajectory_bytes`), and the activations of
+one step.
 """
 
-import attrs
+from typing import Annotated
+
 import tensorflow_federated as tff
 
-from tff_algos.algorithms import algorithm
+from tff_algos.algorithms.arguments import (
+    BY_NUM_EXAMPLES,
+    ClientLearningRate,
+    ClientLearningRateDecay,
+    ClientWeighting,
+    Distributor,
+    GradientClipNorm,
+    LearningProcess,
+    MetricsAggregator,
+    Optimizer,
+    WeightedAggregator,
+)
+from tff_algos.algorithms.composition import compose
 from tff_algos.client_works import meta_gradient, unrolled_training
 from tff_algos.client_works.meta_gradient import Reduction
-from tff_algos.clients.batching import BatchSpec
-from tff_algos.hyperparameters import AT_LEAST_ONE, POSITIVE, choice, hparam
-
-_PAPER = "Yao et al., 2019, arXiv 1910.08234"
+from tff_algos.hyperparameters import checked, hparam
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class UGAClientHParams(algorithm.CohortHParams, algorithm.ClientRateHParams):
-    """UGA's clients: eta, E, B, S."""
-
-    client_epochs_per_round: int = hparam(
-        2, int, AT_LEAST_ONE, "local epochs per round, the last for the gradient", "E"
-    )
-    eval_reduction: str = choice(
-        "mean", ("mean", "sum"), "reduction of the loss over a client's examples"
-    )
-    gradient_clip_norm: float | None = hparam(
-        None, float, POSITIVE, "largest L2 norm of a client's gradient (no limit)"
-    )
-
-    def batches(self) -> BatchSpec:
-        """Returns the batches of one epoch, which the client work repeats."""
-        return BatchSpec(
-            batch_size=self.client_batch_size,
-            num_epochs=1,
-            max_elements=self.max_elements_per_client,
-        )
-
-
-@attrs.frozen(kw_only=True)
-class UGAHParams(UGAClientHParams, algorithm.ServerOptimizerHParams):
-    """UGA: eta, E, B, S at the clients, eta_g at the server."""
-
-
+@checked
 def build_unbiased_gradient_aggregation(
     model_fn: tff.learning.models.FunctionalModel,
-    server_optimizer: tff.learning.optimizers.Optimizer,
+    server_optimizer_fn: Optimizer,
     *,
-    client_learning_rate: float,
-    num_epochs: int = 2,
-    client_learning_rate_decay: float = 1.0,
-    client_weighting: tff.learning.ClientWeighting = (
-        tff.learning.ClientWeighting.NUM_EXAMPLES
-    ),
-    eval_reduction: Reduction = "mean",
-    gradient_clip_norm: float | None = None,
+    client_learning_rate: ClientLearningRate = 0.1,
+    client_epochs_per_round: Annotated[int, hparam(low=1, symbol="E")] = 2,
+    client_learning_rate_decay: ClientLearningRateDecay = 1.0,
+    client_weighting: ClientWeighting = BY_NUM_EXAMPLES,
+    eval_reduction: Annotated[Reduction, hparam()] = "mean",
+    gradient_clip_norm: GradientClipNorm = None,
     max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
-    model_distributor: tff.learning.templates.DistributionProcess | None = None,
-    model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
-    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
-) -> tff.learning.templates.LearningProcess:
+    model_distributor: Distributor | None = None,
+    model_aggregator: WeightedAggregator | None = None,
+    metrics_aggregator: MetricsAggregator | None = None,
+) -> LearningProcess:
     """Builds UGA.
 
     Local steps are plain SGD, the only optimizer that the gradient goes back through.
-    A client keeps the weights before each of its steps, or about the square root of
-    them (`max_trajectory_bytes`), and the activations of one step.
 
     Args:
-      model_fn: A `tff.learning.models.FunctionalModel`, whose loss is a function of
+      model_fn: A `tff.learning.models.FunctionalModel` whose loss is a function of
         weights and batch (the same dropout for the same two).
-      server_optimizer: Takes its step with the mean of the clients' gradients.
-      client_learning_rate: eta of the local steps, > 0.
-      num_epochs: E >= 1: E - 1 epochs of steps, one that evaluates the gradient.
-      client_learning_rate_decay: Factor on eta after every round, in (0, 1].
-      client_weighting: Whether clients weigh by their examples or all alike.
-      eval_reduction: Whether a client's loss after training is the mean or the sum
-        over its examples.
-      gradient_clip_norm: Largest L2 norm of a client's gradient, > 0; None for no
-        limit.
-      max_trajectory_bytes: Memory of a client for the weights of all its steps.
-      model_distributor: Instead of a plain broadcast.
-      model_aggregator: Instead of the weighted mean.
+      server_optimizer_fn: Takes its step with the mean of the clients' gradients.
+      client_learning_rate: Learning rate of local steps.
+      client_epochs_per_round: Local epochs per round: E - 1 of steps, one that evaluates
+        the gradient.
+      client_learning_rate_decay: Factor on the client learning rate after every round.
+      client_weighting: How clients are weighted: by their examples, or all equally.
+      eval_reduction: Reduction of the loss over a client's examples after training.
+      gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.
+      max_trajectory_bytes: A client's memory for the weights of all its steps.
+      model_distributor: Replaces the plain broadcast.
+      model_aggregator: Replaces the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s. Clients'
-      data sets give each example once: the process repeats them.
+      data sets hold each example once: the process repeats them.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
       TypeError: If `model_fn` is not a functional model.
-      ValueError: If the model draws at random what it would not draw again.
+      ValueError: If the model draws random numbers that it would not draw again.
     """
-    UGAClientHParams(
-        client_learning_rate=client_learning_rate,
-        client_learning_rate_decay=client_learning_rate_decay,
-        client_epochs_per_round=num_epochs,
-        eval_reduction=eval_reduction,
-        gradient_clip_norm=gradient_clip_norm,
-    )
     client_work = meta_gradient.build_meta_gradient_client_work(
         model_fn,
         client_learning_rate,
-        meta_gradient.epochs_then_all(num_epochs),
+        meta_gradient.epochs_then_all(client_epochs_per_round),
         client_weighting=client_weighting,
-        query_reduction=eval_reduction,
+        eval_reduction=eval_reduction,
         gradient_clip_norm=gradient_clip_norm,
-        learning_rate_decay=client_learning_rate_decay,
+        client_learning_rate_decay=client_learning_rate_decay,
         max_trajectory_bytes=max_trajectory_bytes,
         metrics_aggregator=metrics_aggregator,
     )
-    return algorithm.compose(
+    return compose(
         model_fn,
         client_work,
-        server_optimizer,
+        server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
     )
-
-
-def build_from(
-    model: tff.learning.models.FunctionalModel, hparams: UGAHParams
-) -> tff.learning.templates.LearningProcess:
-    """Builds UGA as a record says."""
-    return build_unbiased_gradient_aggregation(
-        model,
-        algorithm.server_optimizer_from(hparams),
-        client_learning_rate=hparams.client_learning_rate,
-        num_epochs=hparams.client_epochs_per_round,
-        client_learning_rate_decay=hparams.client_learning_rate_decay,
-        client_weighting=algorithm.client_weighting(hparams),
-        eval_reduction=hparams.eval_reduction,
-        gradient_clip_norm=hparams.gradient_clip_norm,
-    )
-
-
-def _build_stages(task, hparams):
-    return algorithm.single_stage("uga", build_from(task.model, hparams), hparams)
-
-
-UGA = algorithm.Algorithm(
-    name="uga",
-    title="UGA",
-    summary="gradients taken through local training, back to the server's model",
-    paper=_PAPER,
-    hparams=UGAHParams,
-    build_stages=_build_stages,
-    settings={algorithm.EVERY_TASK: {"server_learning_rate": 0.1}},
-)

@@ -10,9 +10,8 @@ from tff_algos.client_works.afl_training import (
     AgnosticState,
     build_agnostic_training_client_work,
 )
-from tff_algos.client_works.control_variates import (
+from tff_algos.client_works.fed_dyn_training import (
     build_dynamic_regularization_client_work,
-    build_scaffold_client_work,
 )
 from tff_algos.client_works.fed_mlb_training import (
     BranchLosses,
@@ -40,6 +39,7 @@ from tff_algos.client_works.remembering_process import (
     build_remembering_process,
     undo_rejected_rounds,
 )
+from tff_algos.client_works.scaffold_training import build_scaffold_client_work
 
 __all__ = [
     "AgnosticState",

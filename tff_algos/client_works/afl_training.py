@@ -81,7 +81,7 @@ def build_agnostic_training_client_work(
     mixture_learning_rate: float,
     afl_mode: AflMode = "epochs",
     afl_loss: AflLoss = "batches",
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -107,7 +107,7 @@ def build_agnostic_training_client_work(
         a step on the first alone, "batch".
       afl_loss: Whether its loss is the mean over its "batches" of their mean losses, or
         over its "examples"; they differ where batches differ in size.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`; here only statistics
         weigh by examples.
@@ -134,7 +134,7 @@ def build_agnostic_training_client_work(
     data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
     local_update = local_training.build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     @tff.tensorflow.computation

@@ -21,32 +21,34 @@ class BranchLosses:
     """The parts of a client's objective.
 
     Attributes:
-      local_weight: Of the loss of the local model, >= 0.
-      hybrid_weight: Of the mean loss of the hybrid ones, >= 0.
+      local_loss_weight: Of the loss of the local model, >= 0.
+      hybrid_loss_weight: Of the mean loss of the hybrid ones, >= 0.
       distillation_weight: Of the mean divergence of the local model's distribution from
         the hybrid ones', >= 0.
-      temperature: T, > 0, of both distributions.
+      distillation_temperature: T, > 0, of both distributions.
     """
 
-    local_weight: float = 1.0
-    hybrid_weight: float = 1.0
+    local_loss_weight: float = 1.0
+    hybrid_loss_weight: float = 1.0
     distillation_weight: float = 1.0
-    temperature: float = 1.0
+    distillation_temperature: float = 1.0
 
     def objective(
         self, model: BlockLocalModel, server: Weights, forward: Forward
     ) -> tf.Tensor:
         """Returns what a local step descends, []."""
-        total = self.local_weight * forward.loss
+        total = self.local_loss_weight * forward.loss
         # Skipped, not multiplied by zero, so that without them it is FedAvg to the bit.
-        if not (self.hybrid_weight or self.distillation_weight):
+        if not (self.hybrid_loss_weight or self.distillation_weight):
             return total
         outputs = hybrid_outputs(model, server, forward)
         for weight, loss in (
-            (self.hybrid_weight, lambda output: model.loss(output, forward.batch)),
+            (self.hybrid_loss_weight, lambda output: model.loss(output, forward.batch)),
             (
                 self.distillation_weight,
-                lambda output: divergence(output, forward.output, self.temperature),
+                lambda output: divergence(
+                    output, forward.output, self.distillation_temperature
+                ),
             ),
         ):
             if weight and outputs:
@@ -69,16 +71,18 @@ def hybrid_outputs(
     ]
 
 
-def divergence(hybrid: tf.Tensor, local: tf.Tensor, temperature: float) -> tf.Tensor:
+def divergence(
+    hybrid: tf.Tensor, local: tf.Tensor, distillation_temperature: float
+) -> tf.Tensor:
     """Returns the mean KL(softmax(hybrid / T) || softmax(local / T)), [].
 
     Args:
       hybrid: Logits [..., classes].
       local: The same.
-      temperature: T.
+      distillation_temperature: T.
     """
-    target = tf.nn.log_softmax(hybrid / temperature)
-    log_ratio = target - tf.nn.log_softmax(local / temperature)
+    target = tf.nn.log_softmax(hybrid / distillation_temperature)
+    log_ratio = target - tf.nn.log_softmax(local / distillation_temperature)
     return tf.reduce_mean(tf.reduce_sum(tf.exp(target) * log_ratio, axis=-1))
 
 
@@ -91,7 +95,7 @@ def build_multi_level_training_client_work(
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -106,7 +110,7 @@ def build_multi_level_training_client_work(
       losses: The parts of the objective.
       gradient_clip_norm: Largest L2 norm of a step's gradient, > 0; None for no limit.
       client_weighting: As in `build_local_training_client_work`.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
 
@@ -118,7 +122,7 @@ def build_multi_level_training_client_work(
     """
     local_model.require_blocks(model)
     local_update = local_training.build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def client_update(view: BlockLocalModel, round_num, server_weights, data):

@@ -32,36 +32,38 @@ class StepCorrection:
     """How a local step's gradient is corrected.
 
     Attributes:
-      rows: What it must not oppose: the gradient of the same batch at the "previous"
+      local_rows: What it must not oppose: the gradient of the same batch at the "previous"
         local weights or at those of the "server", the "drift" from the server's.
-      margin: rho, its least cosine with a row, relative to the gradient's norm.
+      qp_margin: rho, its least cosine with a row, relative to the gradient's norm.
       qp_scope: Whether it is corrected as one vector ("global") or each tensor by
         itself ("per_tensor").
     """
 
-    rows: Sequence[Row] = get_args(Row)
-    margin: float = 0.0
+    local_rows: Sequence[Row] = get_args(Row)
+    qp_margin: float = 0.0
     qp_scope: QpScope = "global"
 
     def step_gradients(
         self, server: local_model.Weights
     ) -> local_training.StepGradients:
         """Returns corrected gradients; their carry are the previous local weights."""
-        if not self.rows:
+        if not self.local_rows:
             return local_training.plain_gradients
 
         def gradients(model, state, batch):
             result = model.loss_gradients(state.weights, state.metrics, batch)
-            rows = [self._row(name, model, state, server, batch) for name in self.rows]
-            corrected = correct(result.gradients, rows, self.margin, self.qp_scope)
-            carry = state.weights.trainable if "previous" in self.rows else ()
+            rows = [
+                self._row(name, model, state, server, batch) for name in self.local_rows
+            ]
+            corrected = correct(result.gradients, rows, self.qp_margin, self.qp_scope)
+            carry = state.weights.trainable if "previous" in self.local_rows else ()
             return attrs.evolve(result, gradients=corrected), carry
 
         return gradients
 
     def first_carry(self, previous: Tensors) -> Tensors:
         """Returns the carry of the first step, given the weights before it."""
-        return previous if "previous" in self.rows else ()
+        return previous if "previous" in self.local_rows else ()
 
     def _row(self, name, model, state, server, batch) -> Tensors:
         if name == "drift":
@@ -77,14 +79,14 @@ class StepCorrection:
 
 
 def correct(
-    gradients: Tensors, rows: Sequence[Tensors], margin: float, qp_scope: QpScope
+    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
 ) -> Tensors:
     """Returns the vector nearest to a gradient that opposes none of up to three rows.
 
     Args:
       gradients: The gradient, by tensor.
       rows: The rows, by tensor.
-      margin: The least cosine with a row, relative to the gradient's norm.
+      qp_margin: The least cosine with a row, relative to the gradient's norm.
       qp_scope: Whether tensors are corrected together or each by itself.
     """
     vectors = [gradients, *rows]
@@ -98,11 +100,11 @@ def correct(
     dtypes = [stack.dtype for stack in stacks]
     if qp_scope == "global":
         widest = max(dtypes, key=lambda dtype: dtype.size)
-        shared = _coefficients(tf.add_n(products), margin, widest)
+        shared = _coefficients(tf.add_n(products), qp_margin, widest)
         coefficients = [shared] * len(stacks)
     else:
         coefficients = [
-            _coefficients(product, margin, dtype)
+            _coefficients(product, qp_margin, dtype)
             for product, dtype in zip(products, dtypes, strict=True)
         ]
     return tuple(
@@ -120,19 +122,19 @@ def _combined(stack: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
     return tf.linalg.matvec(taken, coefficients, transpose_a=True)
 
 
-def _coefficients(products: tf.Tensor, margin: float, dtype: tf.DType) -> tf.Tensor:
+def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.Tensor:
     """Returns 1 and the multipliers of the rows, given inner products with g first.
 
     Args:
       products: Float64 [1 + n, 1 + n].
-      margin: As in `correct`.
+      qp_margin: As in `correct`.
       dtype: What the vectors were computed in.
     """
     # After one full-batch step the drift is minus the server's gradient, but for the
     # rounding of the weights.
     rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
     multipliers = cone.solve_few(
-        products[1:, 1:], products[0, 1:], products[0, 0], margin, **rounding
+        products[1:, 1:], products[0, 1:], products[0, 0], qp_margin, **rounding
     ).multipliers
     return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
 
@@ -146,7 +148,7 @@ def build_gradma_training_client_work(
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_client_index: bool = False,
     with_num_examples: bool = False,
@@ -167,7 +169,7 @@ def build_gradma_training_client_work(
         client ended its last round with, which it then remembers; the server's in its
         first round.
       client_weighting: As in `build_local_training_client_work`.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_client_index: As in `build_local_training_client_work`.
       with_num_examples: As in `build_local_training_client_work`.
@@ -185,7 +187,7 @@ def build_gradma_training_client_work(
             "batch at several weights, found a function."
         )
     local_update = local_training.build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def train(view, round_num, server_weights, dataset, previous=None):

@@ -17,7 +17,7 @@ from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientDataFields
-from tff_algos.hyperparameters import DECAY, HyperparameterError
+from tff_algos.hyperparameters import HyperparameterError, Interval
 from tff_algos.models import local_model
 from tff_algos.models.local_model import (
     BatchResult,
@@ -27,6 +27,8 @@ from tff_algos.models.local_model import (
     Weights,
 )
 from tff_algos.optimizers import in_weights_dtype
+
+_DECAYS = Interval(low=0, high=1, low_open=True)
 
 
 @attrs.frozen
@@ -226,20 +228,24 @@ class LocalUpdateFn(Protocol):
 
 
 def build_local_update(
-    optimizer: tff.learning.optimizers.Optimizer, *, learning_rate_decay: float = 1.0
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    client_learning_rate_decay: float = 1.0,
 ) -> LocalUpdateFn:
     """Builds what every client does: train from the server's weights.
 
     Args:
       optimizer: The client optimizer; starts afresh.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
 
     Raises:
-      HyperparameterError: If `learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
-    if learning_rate_decay not in DECAY:
+    if client_learning_rate_decay not in _DECAYS:
         raise HyperparameterError(
-            "client_learning_rate_decay", learning_rate_decay, f"a number {DECAY}"
+            "client_learning_rate_decay",
+            client_learning_rate_decay,
+            f"a number {_DECAYS}",
         )
 
     def local_update(
@@ -254,7 +260,7 @@ def build_local_update(
         optimizer_state = decay_learning_rate(
             optimizer,
             initialize_optimizer(optimizer, initial.trainable),
-            learning_rate_decay,
+            client_learning_rate_decay,
             round_num,
         )
         final = train(
@@ -276,7 +282,7 @@ def build_local_training_client_work(
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
     proximal_strength: float = 0.0,
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_client_index: bool = False,
     with_num_examples: bool = False,
@@ -294,7 +300,7 @@ def build_local_training_client_work(
       client_weighting: Whether clients weigh by the examples they processed or
         all alike.
       proximal_strength: mu of FedProx, loss per squared weight, >= 0; 0 is FedAvg.
-      learning_rate_decay: The client learning rate in round t is its initial
+      client_learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_client_index: Whether clients' data hold `client_index`, and updates tell it;
@@ -310,7 +316,7 @@ def build_local_training_client_work(
     """
 
     local_update = build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def client_update(model, round_num, server_weights, data):

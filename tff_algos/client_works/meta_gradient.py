@@ -145,9 +145,9 @@ def build_meta_gradient_client_work(
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
     first_order: bool = False,
-    query_reduction: Reduction = "mean",
+    eval_reduction: Reduction = "mean",
     gradient_clip_norm: float | None = None,
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -171,11 +171,11 @@ def build_meta_gradient_client_work(
       client_weighting: Whether clients weigh by the examples of their query or
         all alike.
       first_order: Whether to leave out the way back through the steps.
-      query_reduction: Whether the query's loss is the mean or the sum over its
+      eval_reduction: Whether the query's loss is the mean or the sum over its
         examples.
       gradient_clip_norm: Largest L2 norm of a client's gradient over all trainable
         scalars, > 0; larger ones are scaled down. None for no limit.
-      learning_rate_decay: eta in round t is its initial value times this to the
+      client_learning_rate_decay: eta in round t is its initial value times this to the
         power t; in (0, 1].
       max_trajectory_bytes: Memory of a client for the weights of all its steps;
         where they take more, about the square root of them is kept and the steps
@@ -196,10 +196,10 @@ def build_meta_gradient_client_work(
       ValueError: If an argument is out of range, or the model draws at random what
         a second look at the same weights and batch would not draw again.
     """
-    if query_reduction not in get_args(Reduction):
+    if eval_reduction not in get_args(Reduction):
         raise ValueError(
-            f"Expected query_reduction out of {get_args(Reduction)}, "
-            f"found {query_reduction!r}."
+            f"Expected eval_reduction out of {get_args(Reduction)}, "
+            f"found {eval_reduction!r}."
         )
     if not first_order:
         _check_twice_differentiable(model)
@@ -210,14 +210,14 @@ def build_meta_gradient_client_work(
         optimizer_state = decay_learning_rate(
             optimizer,
             initialize_optimizer(optimizer, weights.trainable),
-            learning_rate_decay,
+            client_learning_rate_decay,
             round_num,
         )
         client = _Client(
             model,
             optimizer,
             episode,
-            query_reduction,
+            eval_reduction,
             first_order,
             max_trajectory_bytes,
         )

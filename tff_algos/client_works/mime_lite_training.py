@@ -49,7 +49,7 @@ def build_mime_lite_client_work(
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     full_gradient_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -69,7 +69,7 @@ def build_mime_lite_client_work(
       base_optimizer: The optimizer of the local steps, whose state is shared.
       client_weighting: Whether clients weigh by the examples they processed or
         all alike, in both aggregations.
-      learning_rate_decay: The client learning rate in round t is its initial
+      client_learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       full_gradient_aggregator: Aggregates the full gradients; the weighted mean
         by default.
@@ -120,7 +120,10 @@ def build_mime_lite_client_work(
             full = mean_gradient(view, initial, own.full_pass)
             view.reset_metrics()  # The metrics are those of training.
             optimizer_state = decay_learning_rate(
-                base_optimizer, state.optimizer, learning_rate_decay, state.round_num
+                base_optimizer,
+                state.optimizer,
+                client_learning_rate_decay,
+                state.round_num,
             )
             final = train(
                 view,

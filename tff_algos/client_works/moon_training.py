@@ -22,7 +22,10 @@ _SMALLEST_PRODUCT = 1e-8
 
 
 def contrastive_loss(
-    features: tf.Tensor, server: tf.Tensor, previous: tf.Tensor, temperature: float
+    features: tf.Tensor,
+    server: tf.Tensor,
+    previous: tf.Tensor,
+    contrastive_temperature: float,
 ) -> tf.Tensor:
     """Returns the mean model-contrastive loss, [].
 
@@ -33,10 +36,10 @@ def contrastive_loss(
       features: [..., q].
       server: The same.
       previous: The same.
-      temperature: tau, > 0.
+      contrastive_temperature: tau, > 0.
     """
     difference = _cosine(features, previous) - _cosine(features, server)
-    return tf.reduce_mean(tf.nn.softplus(difference / temperature))
+    return tf.reduce_mean(tf.nn.softplus(difference / contrastive_temperature))
 
 
 def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
@@ -48,7 +51,7 @@ def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _step_gradients(
-    server: Weights, previous: Weights, strength: float, temperature: float
+    server: Weights, previous: Weights, strength: float, contrastive_temperature: float
 ) -> local_training.StepGradients:
     """Returns the gradients of the batch's loss with the contrastive one."""
     # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
@@ -61,7 +64,9 @@ def _step_gradients(
                 tf.stop_gradient(_features(model, weights, forward))
                 for weights in (server, previous)
             ]
-            contrast = contrastive_loss(forward.blocks.features, *others, temperature)
+            contrast = contrastive_loss(
+                forward.blocks.features, *others, contrastive_temperature
+            )
             return forward.loss + strength * contrast
 
         result = model.loss_gradients(
@@ -84,11 +89,11 @@ def build_contrastive_training_client_work(
     optimizer: tff.learning.optimizers.Optimizer,
     *,
     contrastive_strength: float,
-    temperature: float,
+    contrastive_temperature: float,
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -103,9 +108,9 @@ def build_contrastive_training_client_work(
         are the inputs, and nothing contrasts.
       optimizer: The client optimizer.
       contrastive_strength: mu, >= 0; 0 is plain training.
-      temperature: tau, > 0.
+      contrastive_temperature: tau, > 0.
       client_weighting: As in `build_local_training_client_work`.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
 
@@ -118,7 +123,7 @@ def build_contrastive_training_client_work(
     """
     local_model.require_blocks(model)
     local_update = local_training.build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def client_update(view: BlockLocalModel, given: RememberingInput):
@@ -131,7 +136,9 @@ def build_contrastive_training_client_work(
             given.round_num,
             given.server_weights,
             given.dataset,
-            _step_gradients(server, previous, contrastive_strength, temperature),
+            _step_gradients(
+                server, previous, contrastive_strength, contrastive_temperature
+            ),
         )
         report = update.report(view, given.server_weights, client_weighting)
         return RememberingReport(report, remembered_weights.row(update))

@@ -56,7 +56,7 @@ def build_loss_weighted_training_client_work(
     *,
     loss_floor: float,
     loss_reduction: LossReduction = "mean",
-    learning_rate_decay: float = 1.0,
+    client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
     with_full_pass: bool = False,
@@ -74,7 +74,7 @@ def build_loss_weighted_training_client_work(
       loss_floor: Added to the loss, > 0, so that a loss of zero is no exclusion.
       loss_reduction: "mean" over the examples, or "total": the sum over the batches of
         the pass of their mean losses.
-      learning_rate_decay: As in `build_local_training_client_work`.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
       with_full_pass: Whether clients' data hold `full_pass`, over which F_k is taken;
@@ -93,7 +93,7 @@ def build_loss_weighted_training_client_work(
             f"{loss_reduction!r}."
         )
     local_update = local_training.build_local_update(
-        optimizer, learning_rate_decay=learning_rate_decay
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def client_update(model, round_num, server_weights, data):

@@ -80,6 +80,17 @@ class RememberingReport:
     contribution: Tensors = ()
 
 
+def add_scaled(
+    left: Tensors, right: Tensors, factor: float | tf.Tensor = 1.0
+) -> Tensors:
+    """Returns `left + factor * right`."""
+    # Without the hint, a Python number would be rounded to float32 on the way.
+    factor = tf.convert_to_tensor(factor, dtype_hint=tf.float64)
+    return tuple(
+        a + tf.cast(factor, b.dtype) * b for a, b in zip(left, right, strict=True)
+    )
+
+
 def build_remembering_process(
     model: ModelOrFn,
     client_update: Callable[[LocalModel, RememberingInput], RememberingReport],

@@ -1,7 +1,6 @@
 """Malicious clients of a simulation: who they are, and what they do."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -74,33 +73,6 @@ def parse(text: str) -> tuple[str, float]:
     if kind not in _ARGUMENTS or not np.isfinite(value):
         raise HyperparameterError("attack", text, _KINDS)
     return kind, value
-
-
-def attack_option() -> Any:
-    """Declares the `attack` field of a run's options."""
-
-    def check(instance, attribute, value):
-        del instance, attribute
-        if value is not None:
-            parse(value)
-
-    return attrs.field(
-        default=None,
-        validator=check,
-        metadata={"help": f"What malicious clients do: {_KINDS}.", "kind": str},
-    )
-
-
-def malicious_clients_option() -> Any:
-    """Declares the `malicious_clients` field of a run's options."""
-    return attrs.field(
-        default=None,
-        metadata={
-            "help": "Malicious clients: ids separated by commas, or the share of the "
-            "training clients, in (0, 1], drawn by seed (one client, drawn by seed).",
-            "kind": str,
-        },
-    )
 
 
 def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> list[str]:

@@ -31,7 +31,14 @@ def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
 def plot_learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
 ) -> None:
-    """Draws loss and accuracy by round, training and held-out, stages marked."""
+    """Draws `learning_curves` into a file."""
+    _save(learning_curves(rows, title), path)
+
+
+def learning_curves(
+    rows: Sequence[Mapping[str, Any]], title: str
+) -> matplotlib.figure.Figure:
+    """Returns loss and accuracy by round, training and held-out, stages marked."""
     figure = matplotlib.figure.Figure(figsize=(2 * _SIZE[0], _SIZE[1]))
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
@@ -58,7 +65,7 @@ def plot_learning_curves(
                 )
     axes[1].legend()
     figure.suptitle(title)
-    _save(figure, path)
+    return figure
 
 
 def plot_fairness(

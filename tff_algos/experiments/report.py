@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
+from tasks.task import TaskEntry
+from tff_algos.experiments.help_texts import described
+from tff_algos.experiments.recipe import Recipe
+from tff_algos.hyperparameters import declared
 
 
 def _percent(value: float) -> str:
@@ -82,7 +85,7 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     return f"\n{title}\n{text_table(rows)}"
 
 
-def catalogue(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
+def catalogue(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
     """Returns the list of algorithms and tasks."""
     algorithm_rows = [(a.name, a.summary) for a in algorithms]
     task_rows = [(t.name, t.summary) for t in tasks]
@@ -94,26 +97,26 @@ def catalogue(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
     )
 
 
-def describe(field: attrs.Attribute) -> str:
-    """Returns a hyperparameter's help, symbol and valid values in one line."""
-    data = field.metadata
-    notes = [data["symbol"]] if data.get("symbol") else []
-    if "valid" in data:
-        notes.append(str(data["valid"]))
-    if "choices" in data:
-        notes.append("|".join(data["choices"]))
-    return f"{data['help']} ({'; '.join(notes)})" if notes else data["help"]
+def settings(recipe: Recipe, task: TaskEntry, options: type) -> str:
+    """Returns the flags of an algorithm and a task, with the pair's defaults.
 
-
-def settings(algorithm: Any, task: Any, records: Iterable[Any]) -> str:
-    """Returns the flags of an algorithm and a task, with the pair's defaults."""
+    Args:
+      recipe: The algorithm.
+      task: The task.
+      options: The record of the options that all runs have.
+    """
+    resolved = recipe.resolve(task.name, task.settings, {})
     rows = [
-        (f"--{field.name}={_shown(getattr(record, field.name))}", describe(field))
-        for record in records
-        for field in attrs.fields(type(record))
+        (f"--{name}={_shown(field.format(resolved[name]))}", field.describe())
+        for name, field in recipe.hyperparameters().items()
+    ]
+    rows += [
+        (f"--{name}={_shown(field.default)}", field.describe())
+        for each in (task.options, options)
+        for name, field in described(each).items()
     ]
     return (
-        f"{algorithm.title} ({algorithm.paper}) on {task.name}: flags and defaults\n"
+        f"{recipe.title} ({recipe.paper}) on {task.name}: flags and defaults\n"
         f"{text_table(rows)}"
     )
 
@@ -122,7 +125,7 @@ def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def markdown_tables(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
+def markdown_tables(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
     """Returns the README's tables of algorithms and tasks."""
     lines = ["| `--algo` | algorithm | what it does | source |", "|---|---|---|---|"]
     lines += [
@@ -130,6 +133,6 @@ def markdown_tables(algorithms: Iterable[Any], tasks: Iterable[Any]) -> str:
     ]
     lines += ["", "| `--task` | what it is | `--model` |", "|---|---|---|"]
     for task in tasks:
-        models = attrs.fields_dict(task.options)["model"].metadata["choices"]
+        models = declared(task.options)["model"].choices
         lines.append(f"| `{task.name}` | {task.summary} | {', '.join(models)} |")
     return "\n".join(lines)

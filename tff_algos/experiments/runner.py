@@ -9,22 +9,19 @@ import pathlib
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import attrs
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.task import Task
 from tff_algos.clients import client_memory
 from tff_algos.experiments import (
     checkpoints,
     cohorts,
     evaluation,
     files,
-    malicious_clients,
     plots,
     results,
     results_folder,
@@ -39,136 +36,9 @@ from tff_algos.experiments.metrics_log import (
     without_empty_means,
 )
 from tff_algos.experiments.progress import Progress
+from tff_algos.experiments.run_spec import RunResult, RunSpec
 from tff_algos.experiments.stage import Stage
 from tff_algos.experiments.stopping import StopOnSignal
-from tff_algos.hyperparameters import (
-    AT_LEAST_ONE,
-    NON_NEGATIVE,
-    POSITIVE,
-    HyperparameterError,
-    Interval,
-    choice,
-    hparam,
-    switch,
-)
-
-
-@attrs.frozen(kw_only=True)
-class RunOptions:
-    """How a run is run and evaluated, whatever its algorithm and task."""
-
-    seed: int = hparam(
-        0, int, NON_NEGATIVE, "decides initial weights, cohorts and orders"
-    )
-    rounds_per_eval: int = hparam(
-        5, int, NON_NEGATIVE, "rounds between evaluations; 0 for none"
-    )
-    rounds_per_checkpoint: int = hparam(
-        10, int, AT_LEAST_ONE, "rounds between checkpoints"
-    )
-    eval_clients: int = hparam(
-        20, int, NON_NEGATIVE, "clients that are evaluated; 0 for all"
-    )
-    personalization_epochs: int = hparam(
-        10, int, NON_NEGATIVE, "epochs of fine-tuning on each evaluated client", "P"
-    )
-    personalization_batch_size: int = hparam(
-        20, int, AT_LEAST_ONE, "examples per batch of fine-tuning"
-    )
-    personalization_learning_rate: float | None = hparam(
-        None, float, POSITIVE, "learning rate of fine-tuning (the clients')"
-    )
-    personalization_optimizer: str | None = choice(
-        None, ("sgd", "adam"), "optimizer of fine-tuning (the clients')"
-    )
-    track_improvement: bool = switch(
-        False,
-        "measure in every round the share of its clients whose training loss does not "
-        "rise: two more evaluations of each",
-    )
-    client_dropout: float = hparam(
-        0.0,
-        float,
-        Interval(low=0, high=1, high_open=True),
-        "probability that a sampled client drops out of a round before it reports",
-    )
-    attack: str | None = malicious_clients.attack_option()
-    malicious_clients: str | None = malicious_clients.malicious_clients_option()
-    malicious_every_round: bool = switch(
-        True, "malicious clients take part in every round, in place of others"
-    )
-
-
-@attrs.frozen(kw_only=True)
-class RunSpec:
-    """All that a run is.
-
-    Attributes:
-      title: What the plots and the table are headed with.
-      stages: The stages, in order.
-      task: The task.
-      output_dir: Where results go; made where it is missing.
-      hyperparameters: All that decides the run's numbers, by flag name; a run
-        resumes only with the same.
-      config: What else `config.json` shall hold.
-      personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
-      options: How it is run and evaluated.
-      attack: What malicious clients do; the stages are then built for its task.
-      resume: Whether to go on with the run in `output_dir`, if there is one.
-
-    Raises:
-      HyperparameterError: If clients shall drop out where there are none.
-    """
-
-    title: str
-    stages: Sequence[Stage]
-    task: Task
-    output_dir: pathlib.Path = attrs.field(converter=pathlib.Path)
-    hyperparameters: Mapping[str, Any]
-    config: Mapping[str, Any] = attrs.field(factory=dict)
-    personalization_optimizer: tff.learning.optimizers.Optimizer
-    options: RunOptions = RunOptions()
-    attack: malicious_clients.Attack | None = None
-    resume: bool = True
-
-    def __attrs_post_init__(self):
-        pooled = any(stage.clients_per_round is None for stage in self.stages)
-        if self.options.client_dropout and pooled:
-            raise HyperparameterError(
-                "client_dropout",
-                self.options.client_dropout,
-                "0 for an algorithm that trains on pooled data, not on clients",
-            )
-
-    @property
-    def total_rounds(self) -> int:
-        """Rounds of all stages."""
-        return sum(stage.num_rounds for stage in self.stages)
-
-    def eval_client_ids(self) -> list[str]:
-        """Returns the clients that are evaluated."""
-        return evaluation.choose_clients(
-            self.task.eval_client_ids, self.options.eval_clients, self.options.seed
-        )
-
-
-@attrs.frozen(kw_only=True)
-class RunResult:
-    """What a run came to.
-
-    Attributes:
-      summary: What `summary.json` holds; None if the run was stopped.
-      stopped_by: The signal that stopped it, or None.
-      rounds_done: Rounds that are done and saved.
-      warning: One line on rounds and clients that were left out and why, or None.
-      learned_nothing: Whether every round was rejected; the model is the initial one.
-    """
-
-    summary: Mapping[str, Any] | None
-    stopped_by: int | None
-    rounds_done: int
-    warning: str | None = None
-    learned_nothing: bool = False
 
 
 @contextlib.contextmanager
@@ -492,7 +362,9 @@ def run(spec: RunSpec) -> RunResult:
             clients = _personalize(spec, training.weights, stop)
         if clients is None:
             return RunResult(
-                summary=None,
+                spec=spec,
+                rows=training.rows(),
+                weights=training.weights,
                 stopped_by=stop.received,
                 rounds_done=training.rounds_done,
             )
@@ -539,8 +411,11 @@ def _write_results(
     plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
     files.write_json(directory / "summary.json", summary)
     return RunResult(
+        spec=spec,
+        rows=rows,
+        weights=training.weights,
+        clients=clients,
         summary=summary,
-        stopped_by=None,
         rounds_done=training.rounds_done,
         warning=rejections.describe(
             spec.options.client_dropout, attacked=spec.attack is not None

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 
 def build_dynamic_regularization_finalizer(
-    weights_type: tff.Type, *, regularization: float, num_clients: int
+    weights_type: tff.Type, *, dynamic_regularization: float, num_clients: int
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds the finalizer that keeps h, the mean of lambda_k over all N clients.
 
@@ -24,7 +24,7 @@ def build_dynamic_regularization_finalizer(
 
     Args:
       weights_type: The type of `tff.learning.models.ModelWeights`.
-      regularization: alpha, loss per squared weight, >= 0.
+      dynamic_regularization: alpha, loss per squared weight, >= 0.
       num_clients: N, all clients there are.
 
     Returns:
@@ -53,12 +53,12 @@ def build_dynamic_regularization_finalizer(
     def apply(mean_linear, weights, update):
         def moved(linear, delta):
             share = tf.cast(update["total_weight"], delta.dtype) / num_clients
-            return linear + regularization * share * delta
+            return linear + dynamic_regularization * share * delta
 
         def step(delta, linear):
-            if not regularization:
+            if not dynamic_regularization:
                 return delta
-            return delta + linear / tf.constant(regularization, delta.dtype)
+            return delta + linear / tf.constant(dynamic_regularization, delta.dtype)
 
         new_linear = tf.nest.map_structure(moved, mean_linear, update["value"])
         steps = tf.nest.map_structure(step, update["value"], new_linear)

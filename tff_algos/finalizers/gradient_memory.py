@@ -12,7 +12,7 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.aggregators.latest_updates import RowDtype, checked_index
+from tff_algos.aggregators.latest_updates import MemoryDtype, checked_index
 from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
 from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
@@ -56,23 +56,23 @@ class GradientMemory:
 
     Attributes:
       num_clients: N, all clients there are, >= 1.
-      num_rows: m, clients whose updates are remembered, >= 0.
-      momentum: beta_1, in [0, 1).
+      memory_size: m, clients whose updates are remembered, >= 0.
+      server_momentum: beta_1, in [0, 1).
       memory_decay: beta_2, factor on remembered updates after every round, in [0, 1].
-      margin: rho, the least cosine of the corrected momentum with a remembered update,
+      qp_margin: rho, the least cosine of the corrected momentum with a remembered update,
         relative to the momentum's norm, in (-1, 1).
       qp_scope: Whether the momentum is corrected as one vector ("global") or each
         tensor by itself ("per_tensor").
-      row_dtype: Of the remembered updates; None for the weights' own.
+      memory_dtype: Of the remembered updates; None for the weights' own.
     """
 
     num_clients: int
-    num_rows: int
-    momentum: float
+    memory_size: int
+    server_momentum: float
     memory_decay: float
-    margin: float = 0.0
+    qp_margin: float = 0.0
     qp_scope: QpScope = "global"
-    row_dtype: RowDtype | None = None
+    memory_dtype: MemoryDtype | None = None
 
     def groups(self, count: int) -> list[list[int]]:
         """Returns which of `count` tensors each quadratic program is about."""
@@ -120,11 +120,11 @@ def build_gradient_memory_finalizer(
         zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
         rows = tf.nest.map_structure(
             lambda s: tf.zeros(
-                [memory.num_rows, *s.shape], memory.row_dtype or s.dtype
+                [memory.memory_size, *s.shape], memory.memory_dtype or s.dtype
             ),
             specs,
         )
-        size = memory.num_rows
+        size = memory.memory_size
         grams = tuple(
             tf.zeros([size, size], tf.float64) for _ in memory.groups(num_tensors)
         )
@@ -189,7 +189,9 @@ def _round(optimizer, memory: GradientMemory, state, weights, update):
         state.ownership, clients, gathered["weight"] > 0
     )
     momentum = tf.nest.map_structure(
-        lambda old, new: memory.momentum * old + new, state.momentum, update["mean"]
+        lambda old, new: memory.server_momentum * old + new,
+        state.momentum,
+        update["mean"],
     )
     remembered, products = _remember(
         memory, state, ownership, assignment, gathered["update"], momentum
@@ -254,7 +256,7 @@ def _remember(
 
     rows = tf.nest.map_structure(with_updates, state.rows, updates)
     fresh = tf.equal(state.num_rounds % _ROUNDS_PER_FRESH_GRAM, 0)
-    renewed = tf.cond(fresh, lambda: tf.range(memory.num_rows), lambda: slots)
+    renewed = tf.cond(fresh, lambda: tf.range(memory.memory_size), lambda: slots)
     flat = list(zip(tf.nest.flatten(rows), tf.nest.flatten(momentum), strict=True))
     products = [
         tf.add_n([_products(*flat[k], renewed) for k in tensors])
@@ -312,7 +314,7 @@ def _correct(
     for tensors, gram, with_momentum in programs:
         gram *= state.scales[:, tf.newaxis] * state.scales
         square = tf.add_n([_squared_norm(vectors[k]) for k in tensors])
-        solution = cone.solve(gram, with_momentum, square, memory.margin, owned)
+        solution = cone.solve(gram, with_momentum, square, memory.qp_margin, owned)
         for k in tensors:
             coefficients = solution.multipliers * state.scales
             moved = vectors[k] + _combine(coefficients, rows[k], vectors[k])

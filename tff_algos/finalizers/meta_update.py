@@ -62,9 +62,9 @@ def build_meta_update(
     examples: Any,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    num_steps: int = 1,
-    batch_size: int | None = None,
-    learning_rate_decay: float = 1.0,
+    meta_steps: int = 1,
+    meta_batch_size: int | None = None,
+    meta_learning_rate_decay: float = 1.0,
 ) -> MetaUpdate:
     """Builds the steps that a server takes on its own examples in every round.
 
@@ -77,10 +77,10 @@ def build_meta_update(
       examples: Arrays in the structure of the model's batches, whose first axis is
         the example.
       optimizer: Takes the steps; its state goes on from round to round.
-      num_steps: Steps per round, >= 1.
-      batch_size: Examples of a step, which go round by round through all of them;
+      meta_steps: Steps per round, >= 1.
+      meta_batch_size: Examples of a step, which go round by round through all of them;
         None for all examples in every step.
-      learning_rate_decay: The learning rate in round t is its initial value times
+      meta_learning_rate_decay: The learning rate in round t is its initial value times
         this to the power t; in (0, 1].
 
     Returns:
@@ -106,16 +106,16 @@ def build_meta_update(
 
         @tf.function
         def update(state, model_weights):
-            passes = _as_passes(examples, batch_size or _CHUNK)
+            passes = _as_passes(examples, meta_batch_size or _CHUNK)
             weights = local_model.flatten(model_weights)
             optimizer_state = decay_learning_rate(
-                optimizer, state.optimizer, learning_rate_decay, state.round_num
+                optimizer, state.optimizer, meta_learning_rate_decay, state.round_num
             )
             trainable = weights.trainable
-            for step in range(num_steps):
+            for step in range(meta_steps):
                 first, last = tf.constant(0), passes.num_batches
-                if batch_size is not None:
-                    first = state.round_num * num_steps + step
+                if meta_batch_size is not None:
+                    first = state.round_num * meta_steps + step
                     last = first + 1
                 gradient = unrolled_training.gradient_of_batches(
                     view,
@@ -172,10 +172,10 @@ def _check(examples: Any) -> None:
         )
 
 
-def _as_passes(examples: Any, batch_size: int) -> Passes:
+def _as_passes(examples: Any, meta_batch_size: int) -> Passes:
     """Returns one pass over constant examples."""
     tensors = tuple(
         tf.constant(array)[tf.newaxis] for array in tf.nest.flatten(examples)
     )
-    first_batch = tuple(tensor[:, :batch_size] for tensor in tensors)
+    first_batch = tuple(tensor[:, :meta_batch_size] for tensor in tensors)
     return Passes(tensors, first_batch, examples)

@@ -4,15 +4,15 @@ GradMA (Luo et al., 2023, arXiv 2302.14307) corrects a gradient or a momentum g 
 little as possible, so that it opposes none of the rows G_i, which are earlier gradients
 or remembered updates:
 
-    minimise 1/2 ||v - g||^2   over v with   <G_i, v> >= margin ||g|| ||G_i|| for all i.
+    minimise 1/2 ||v - g||^2   over v with   <G_i, v> >= qp_margin ||g|| ||G_i|| for all i.
 
 The solution is v = g + sum_i z_i G_i for the multipliers z of the dual problem
 
     minimise 1/2 z'Qz + p'z   over z >= 0,   Q_ij = <G_i, G_j>,
-                                             p_i = <G_i, g> - margin ||g|| ||G_i||.
+                                             p_i = <G_i, g> - qp_margin ||g|| ||G_i||.
 
 Rows of any length d come in only through Q and p. v does not depend on the norms of the
-rows and is proportional to that of g: both are divided out first. For the margin 0, v is
+rows and is proportional to that of g: both are divided out first. For the qp_margin 0, v is
 the projection of g on a cone, and z solves the non-negative least squares problem
 min ||g + sum_i z_i G_i||. Where the rows depend on each other, v is still unique, and z
 is not.
@@ -61,7 +61,7 @@ class ConeSolution(NamedTuple):
       iterations: Int32 [], steps of the search; 0 if g itself is the solution.
       accepted: Bool [], whether the residual is at most 1e-3 and the multipliers, of
         rows and g of length 1, add up to at most 1e8. A larger sum says that no v
-        exists: a margin > 0 asks too much of rows that oppose each other.
+        exists: a qp_margin > 0 asks too much of rows that oppose each other.
       dropped_rows: Int32 [], how many rows were left out as they are not finite.
     """
 
@@ -79,7 +79,7 @@ class _Problem(NamedTuple):
       gram: Q, float64 [n, n]; 0 where a row takes no part.
       slopes: p, float64 [n]; 0 where a row takes no part.
       units: Float64 [n], what z is multiplied by for the rows and g as they were.
-      finite: Bool [], whether g and the margin are finite.
+      finite: Bool [], whether g and the qp_margin are finite.
       dropped_rows: Int32 [].
     """
 
@@ -94,7 +94,7 @@ def solve(
     gram: tf.Tensor,
     products: tf.Tensor,
     squared_norm: tf.Tensor,
-    margin: tf.Tensor | float = 0.0,
+    qp_margin: tf.Tensor | float = 0.0,
     present: tf.Tensor | None = None,
 ) -> ConeSolution:
     """Returns the multipliers of the projection on the cone of n rows.
@@ -114,17 +114,17 @@ def solve(
         digits of v.
       products: Float [n], the inner products <G_i, g>.
       squared_norm: Float [], ||g||^2.
-      margin: Float [], the cosine that v, with the norm of g, must have with the rows.
+      qp_margin: Float [], the cosine that v, with the norm of g, must have with the rows.
       present: Bool [n], the rows that take part, by default all; what the others hold
         is ignored.
 
     Returns:
-      The solution; not accepted if g or the margin is not finite.
+      The solution; not accepted if g or the qp_margin is not finite.
 
     Raises:
       ValueError: If the shapes do not fit together, as far as they are known.
     """
-    problem = _normalise(gram, products, squared_norm, margin, present)
+    problem = _normalise(gram, products, squared_norm, qp_margin, present)
     multipliers, iterations = _traced_active_set(problem)
     multipliers.set_shape(problem.slopes.shape)
     return _solution(problem, multipliers, iterations)
@@ -134,7 +134,7 @@ def solve_few(
     gram: tf.Tensor,
     products: tf.Tensor,
     squared_norm: tf.Tensor,
-    margin: tf.Tensor | float = 0.0,
+    qp_margin: tf.Tensor | float = 0.0,
     tolerance: float = _ROUNDING,
 ) -> ConeSolution:
     """Returns what `solve` does for up to three rows, without control flow.
@@ -151,7 +151,7 @@ def solve_few(
       gram: Float [n, n], as in `solve`, with a static n <= 3.
       products: Float [n], the inner products <G_i, g>.
       squared_norm: Float [], ||g||^2.
-      margin: Float [], as in `solve`.
+      qp_margin: Float [], as in `solve`.
       tolerance: The residual, of rows and g of length 1 and relative to 1 + the sum of
         the multipliers, up to which a set of active rows counts as optimal; by default
         the rounding error of float64. `FLOAT32_TOLERANCE` is for rows computed in
@@ -170,7 +170,7 @@ def solve_few(
             f"Expected products to have a static shape [n] with n <= {_MAX_FEW_ROWS}, "
             f"found {products.shape}; use solve for other numbers of rows."
         )
-    problem = _normalise(gram, products, squared_norm, margin, None)
+    problem = _normalise(gram, products, squared_norm, qp_margin, None)
     return _solution(problem, *_best_active_set(problem, tolerance))
 
 
@@ -178,15 +178,15 @@ def _normalise(
     gram: tf.Tensor,
     products: tf.Tensor,
     squared_norm: tf.Tensor,
-    margin: tf.Tensor | float,
+    qp_margin: tf.Tensor | float,
     present: tf.Tensor | None,
 ) -> _Problem:
-    gram, products, squared_norm, margin = map(
-        _as_float64, (gram, products, squared_norm, margin)
+    gram, products, squared_norm, qp_margin = map(
+        _as_float64, (gram, products, squared_norm, qp_margin)
     )
     present = tf.ones_like(products, tf.bool) if present is None else present
     present = tf.convert_to_tensor(present, tf.bool)
-    _check_shapes(gram, products, squared_norm, margin, present)
+    _check_shapes(gram, products, squared_norm, qp_margin, present)
 
     usable = present & _is_finite_row(gram, products, present)
     zeros = tf.zeros_like(products)
@@ -202,10 +202,10 @@ def _normalise(
     gram = (gram + tf.transpose(gram)) / 2
 
     norm = tf.sqrt(squared_norm)
-    finite = tf.math.is_finite(norm) & tf.math.is_finite(margin)
+    finite = tf.math.is_finite(norm) & tf.math.is_finite(qp_margin)
     takes_part &= finite & (norm > _SMALLEST_NORM)
     cosines = tf.where(takes_part, products, zeros) * inverses / norm
-    slopes = tf.where(takes_part, cosines - margin, zeros)
+    slopes = tf.where(takes_part, cosines - qp_margin, zeros)
     units = tf.where(takes_part, norm * inverses, zeros)
     dropped_rows = tf.math.count_nonzero(present & ~usable, dtype=tf.int32)
     return _Problem(gram, slopes, units, finite, dropped_rows)
@@ -220,7 +220,7 @@ def _check_shapes(
     gram: tf.Tensor,
     products: tf.Tensor,
     squared_norm: tf.Tensor,
-    margin: tf.Tensor,
+    qp_margin: tf.Tensor,
     present: tf.Tensor,
 ) -> None:
     size = products.shape
@@ -228,7 +228,7 @@ def _check_shapes(
         ("products", products, tf.TensorShape([None])),
         ("gram", gram, size + size),
         ("squared_norm", squared_norm, tf.TensorShape([])),
-        ("margin", margin, tf.TensorShape([])),
+        ("qp_margin", qp_margin, tf.TensorShape([])),
         ("present", present, size),
     ):
         if not tensor.shape.is_compatible_with(shape):

@@ -1,0 +1,97 @@
+"""How every algorithm here is put together from its parts."""
+
+import tensorflow_federated as tff
+
+from tff_algos import aggregators, client_works, finalizers
+from tff_algos.algorithms.arguments import (
+    Distributor,
+    LearningProcess,
+    Optimizer,
+    WeightedAggregator,
+)
+from tff_algos.client_works import client_report
+from tff_algos.models import local_model
+from tff_algos.models.local_model import ModelOrFn
+
+
+def compose(
+    model: ModelOrFn,
+    client_work: tff.learning.templates.ClientWorkProcess,
+    server_optimizer: Optimizer | None = None,
+    *,
+    finalizer: tff.learning.templates.FinalizerProcess | None = None,
+    model_distributor: Distributor | None = None,
+    model_aggregator: WeightedAggregator | None = None,
+) -> LearningProcess:
+    """Composes distributor, client work, aggregator and finalizer.
+
+        SERVER     weights ---> model_distributor             finalizer ---> new weights
+                                     |                            ^           (rejected:
+                                     v                            |            the old)
+        CLIENTS   data, rows ---> client_work --- update, ---> model_aggregator
+                                     |            weight
+                                     v
+                             metrics, new rows
+
+    Two things are added where they are needed, so that no algorithm can forget them:
+
+    * A model with moving statistics (batch normalization): clients' updates then carry
+      their statistics, which `aggregators.StatisticsFactory` averages beside the update
+      and `finalizers.build_statistics_finalizer` puts in the server's place.
+    * Clients that remember (`client_works.build_remembering_process`): a round that the
+      finalizer rejects then changes nothing that is remembered
+      (`client_works.undo_rejected_rounds`).
+
+    Args:
+      model: The model that the client work trains.
+      client_work: The client work.
+      server_optimizer: Takes its step with the aggregate as gradient; not needed with
+        `finalizer`; plain SGD with learning rate 1 by default.
+      finalizer: Replaces the step of `server_optimizer`.
+      model_distributor: Replaces the plain broadcast.
+      model_aggregator: Replaces the weighted mean.
+
+    Returns:
+      A learning process; its `get_hparams` and `set_hparams` are those of the client
+      work and the finalizer.
+
+    Raises:
+      TypeError: If `model_aggregator` is not a weighted aggregation factory.
+    """
+    initial_weights = local_model.build_initial_weights_computation(model)
+    weights_type = initial_weights.type_signature.result
+    aggregator = model_aggregator or tff.aggregators.MeanFactory()
+    if not isinstance(aggregator, tff.aggregators.WeightedAggregationFactory):
+        raise TypeError(
+            "Expected model_aggregator to be a "
+            "tff.aggregators.WeightedAggregationFactory, found "
+            f"{type(aggregator)}. Tip: tff.aggregators.as_weighted_aggregator."
+        )
+    finalizer = finalizer or finalizers.build_apply_optimizer_finalizer(
+        server_optimizer or tff.learning.optimizers.build_sgdm(1.0), weights_type
+    )
+    result_type = client_work.next.type_signature.result.result.member
+    if _is_record_of(result_type.update, client_report.UpdateWithStatistics):
+        aggregator = aggregators.StatisticsFactory(aggregator)
+        finalizer = finalizers.build_statistics_finalizer(
+            finalizer, result_type.update.statistics
+        )
+    process = tff.learning.templates.compose_learning_process(
+        initial_weights,
+        model_distributor
+        or tff.learning.templates.build_broadcast_process(weights_type),
+        client_work,
+        aggregator.create(result_type.update, result_type.update_weight),
+        finalizer,
+    )
+    state_type = client_work.initialize.type_signature.result.member
+    if _is_record_of(state_type, client_works.RememberingState):
+        return client_works.undo_rejected_rounds(process)
+    return process
+
+
+def _is_record_of(type_signature: tff.Type, container: type) -> bool:
+    return (
+        isinstance(type_signature, tff.StructWithPythonType)
+        and type_signature.python_container is container
+    )

@@ -1,0 +1,109 @@
+"""FedDyn's clients: a linear and a proximal term in the loss, which clients learn.
+
+Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv
+2111.04263.
+"""
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.client_works import local_training
+from tff_algos.client_works.remembering_process import (
+    RememberingInput,
+    RememberingReport,
+    add_scaled,
+    build_remembering_process,
+)
+from tff_algos.clients.client_data import ClientData
+from tff_algos.models import local_model
+from tff_algos.models.local_model import LocalModel, ModelOrFn
+
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
+
+
+def _count(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns how many examples a client's batches have, int64 []."""
+
+    def add_batch(total, batch):
+        return total + tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+
+    return dataset.reduce(tf.constant(0, tf.int64), add_batch)
+
+
+def build_dynamic_regularization_client_work(
+    model: ModelOrFn,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    dynamic_regularization: float,
+    mean_examples: float | None = None,
+    client_learning_rate_decay: float = 1.0,
+    metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
+    with_num_examples: bool = False,
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds FedDyn's client work.
+
+    A client minimises f(y) - <lambda_k, y> + alpha/2 * ||y - w||^2, and remembers
+    lambda_k <- lambda_k + alpha * delta_k.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, or a no-argument function
+        that returns a `tff.learning.models.VariableModel`.
+      optimizer: The client optimizer.
+      dynamic_regularization: alpha, loss per squared weight, >= 0; with 0 clients train
+        plainly.
+      mean_examples: n, the mean over all clients of n_k, > 0; client k then has alpha *
+        n/n_k and lambda_k * n/n_k for alpha and lambda_k in what it minimises. n_k is
+        the number of examples in its batches, or the number that its data tell. None:
+        alpha is everybody's.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
+      metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
+      with_num_examples: As in `build_local_training_client_work`.
+
+    Returns:
+      A process as of `build_remembering_process`: rows are lambda_k, `shared` is
+      empty. All clients weigh alike.
+    """
+    local_update = local_training.build_local_update(
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
+    )
+
+    def relative_strength(data: ClientData) -> tf.Tensor:
+        """Returns n/n_k, float64 []; 1 where alpha is everybody's."""
+        if mean_examples is None:
+            return tf.constant(1.0, tf.float64)
+        own = data.num_examples
+        if own is None:
+            own = _count(data.batches)
+        mean = tf.constant(mean_examples, tf.float64)
+        return tf.math.divide_no_nan(mean, tf.cast(own, tf.float64))
+
+    def regularized_gradients(given: RememberingInput):
+        strength = relative_strength(given.data)
+
+        def correct(gradient, weight, linear, anchor):
+            alpha = tf.constant(dynamic_regularization, gradient.dtype)
+            own = tf.cast(strength, gradient.dtype)
+            return gradient + own * (alpha * (weight - anchor) - linear)
+
+        anchor = local_model.flatten(given.server_weights).trainable
+        return local_training.corrected_gradients(correct, given.row, anchor)
+
+    def client_update(view: LocalModel, given: RememberingInput):
+        step_gradients = local_training.plain_gradients
+        # Skipped, not multiplied by zero, so that alpha = 0 is FedAvg to the bit.
+        if dynamic_regularization:
+            step_gradients = regularized_gradients(given)
+        update = local_update(
+            view, given.round_num, given.server_weights, given.dataset, step_gradients
+        )
+        row = add_scaled(given.row, update.delta, dynamic_regularization)
+        report = update.report(view, given.server_weights, _UNIFORM, row)
+        return RememberingReport(report, row)
+
+    return build_remembering_process(
+        model,
+        client_update,
+        local_model.trainable_specs(model),
+        metrics_aggregator=metrics_aggregator,
+        with_num_examples=with_num_examples,
+    )

@@ -1,0 +1,433 @@
+"""Every `--algo` name; flags, help and the README's table come from here alone."""
+
+import difflib
+import types
+from collections.abc import Mapping
+
+import tff_algos
+from tff_algos import messages
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments import stages
+from tff_algos.experiments.recipe import EVERY_TASK, Recipe, Settings, of
+from tff_algos.experiments.settings import Cohort, check_momentum, one_epoch
+from tff_algos.hyperparameters import HyperparameterError
+
+_HEAVY_BALL = types.MappingProxyType({"server_momentum": 0.9})
+_JIANG = "Jiang et al., 2019, arXiv 1909.12488"
+_HU = "Hu et al., 2022, arXiv 2006.11489"
+_LUO = "Luo et al., 2023, arXiv 2302.14307"
+_YAO = "Yao et al., 2019, arXiv 1910.08234"
+_KIM = "Kim et al., 2022, arXiv 2207.06936"
+_LI_MOON = "Li et al., 2021, arXiv 2103.16257"
+_GU = "Gu et al., 2021, arXiv 2106.04159"
+
+
+def _one_epoch(settings: Settings) -> BatchSpec:
+    return one_epoch(of(Cohort, settings))
+
+
+def _check_fed_share(settings: Settings) -> None:
+    weighting = settings["client_weighting"]
+    if not settings["count_shared"] and weighting != "num_examples":
+        raise HyperparameterError(
+            "count_shared",
+            settings["count_shared"],
+            "True unless --client_weighting=num_examples",
+        )
+
+
+def _check_mime_lite(settings: Settings) -> None:
+    check_momentum(
+        "base_momentum", settings["base_momentum"], settings["client_optimizer"]
+    )
+
+
+def _straddles(settings: Settings) -> bool:
+    """Returns whether the batches of MAML's local steps straddle passes."""
+    held_out = settings["query"] == "held_out"
+    return not held_out and settings["step_batching"] != "per_pass"
+
+
+def _maml_batches(settings: Settings) -> BatchSpec:
+    """Returns the batches of MAML's K steps and of its query.
+
+    They are K + 1 for the next batch as query. Otherwise they are one pass, which the
+    client work repeats, or, where batches straddle passes, the K alone.
+    """
+    steps = settings["client_steps_per_round"]
+    if settings["query"] == "next_batch":
+        steps += 1
+    elif not _straddles(settings):
+        return _one_epoch(settings)
+    return BatchSpec(
+        batch_size=settings["client_batch_size"],
+        # A client that takes no step has a batch all the same, and leaves it.
+        num_steps=max(steps, 1),
+        max_elements=settings["max_elements_per_client"],
+        step_batching=settings["step_batching"] or "straddling",
+    )
+
+
+def _check_maml(settings: Settings) -> None:
+    batching = settings["step_batching"]
+    if settings["query"] == "held_out" and batching == "straddling":
+        raise HyperparameterError(
+            "step_batching",
+            batching,
+            "per_pass for --query=held_out, which keeps every other batch of a pass",
+        )
+
+
+def _maml_needs_full_pass(settings: Settings) -> bool:
+    return settings["query"] == "all" and _straddles(settings)
+
+
+def _scaffold_needs_full_pass(settings: Settings) -> bool:
+    several = settings["client_epochs_per_round"] > 1
+    by_steps = settings["client_steps_per_round"] is not None
+    return settings["control_variate"] == "full_gradient" and (several or by_steps)
+
+
+_MAML = {
+    "without": ("client_epochs_per_round",),
+    "defaults": {"clients_per_round": 5},
+    "unset": {"step_batching": "straddling; per_pass where the query is held out"},
+    "settings": {EVERY_TASK: {"server_learning_rate": 0.1}},
+    "batches": _maml_batches,
+    "needs_full_pass": _maml_needs_full_pass,
+    "check": _check_maml,
+}
+_FED_META = {
+    "build_stages": stages.fed_meta,
+    "also": (tff_algos.build_fed_meta,),
+    "unset": {
+        "meta_learning_rate": "client_learning_rate",
+        "meta_learning_rate_decay": "client_learning_rate_decay",
+    },
+}
+
+RECIPES = (
+    Recipe(
+        name="centralized",
+        title="Centralized",
+        summary="minibatch training on the pooled examples, no federation",
+        paper="the reference of McMahan et al., 2017, arXiv 1602.05629",
+        build=tff_algos.build_centralized,
+        build_stages=stages.centralized,
+        local_steps=False,
+        without=("clients_per_round", "max_elements_per_client"),
+        defaults={"client_optimizer": "adam"},
+        settings={EVERY_TASK: {"client_learning_rate": 0.001}},
+        batches=_one_epoch,
+    ),
+    Recipe(
+        name="fedsgd",
+        title="FedSGD",
+        summary="one full-batch gradient per sampled client and round",
+        paper="McMahan et al., 2017, arXiv 1602.05629",
+        build=tff_algos.build_fed_sgd,
+        local_steps=False,
+        settings={
+            EVERY_TASK: {
+                "client_batch_size": 100,
+                "server_learning_rate": 0.1,
+                "total_rounds": 50,
+            },
+            "shakespeare": {"server_learning_rate": 1.0},
+            "stackoverflow": {"server_learning_rate": 1.0},
+        },
+        batches=_one_epoch,
+    ),
+    Recipe(
+        name="fedavg",
+        title="FedAvg",
+        summary="mean of locally trained models",
+        paper="McMahan et al., 2017, arXiv 1602.05629",
+        build=tff_algos.build_fed_avg,
+    ),
+    Recipe(
+        name="fedavgm",
+        title="FedAvgM",
+        summary="FedAvg with momentum at the server",
+        paper="Hsu et al., 2019, arXiv 1909.06335",
+        build=tff_algos.build_fed_avg,
+        defaults=_HEAVY_BALL,
+    ),
+    Recipe(
+        name="fedprox",
+        title="FedProx",
+        summary="FedAvg with a proximal term that damps client drift",
+        paper="Li et al., 2020, arXiv 1812.06127",
+        build=tff_algos.build_fed_prox,
+    ),
+    Recipe(
+        name="fedproxm",
+        title="FedProxM",
+        summary="FedProx with momentum at the server",
+        paper="Li et al., 2020, arXiv 1812.06127",
+        build=tff_algos.build_fed_prox,
+        defaults=_HEAVY_BALL,
+    ),
+    Recipe(
+        name="fedshare",
+        title="FedShare",
+        summary="FedAvg on clients' own examples and a small set that all share",
+        paper="Zhao et al., 2018, arXiv 1806.00582",
+        build=tff_algos.build_fed_share,
+        build_stages=stages.fed_share,
+        check=_check_fed_share,
+        # The paper deals the set out where clients are people, as small as it is.
+        settings={
+            "emnist": {"share_mode": "split"},
+            "shakespeare": {"share_mode": "split"},
+        },
+    ),
+    Recipe(
+        name="mimelite",
+        title="MimeLite",
+        summary="local steps with the server's frozen momentum",
+        paper="Karimireddy et al., 2021, arXiv 2008.03606",
+        build=tff_algos.build_mime_lite,
+        build_stages=stages.mime_lite,
+        without=("client_momentum",),
+        check=_check_mime_lite,
+        # Undamped momentum 0.9 multiplies steps by 10: the tasks' rates times 1 - 0.9.
+        settings={
+            "emnist": {"client_learning_rate": 0.002},
+            "shakespeare": {"client_learning_rate": 0.1},
+        },
+    ),
+    Recipe(
+        name="uga",
+        title="UGA",
+        summary="gradients taken through local training, back to the server's model",
+        paper=_YAO,
+        build=tff_algos.build_unbiased_gradient_aggregation,
+        local_steps=False,
+        settings={EVERY_TASK: {"server_learning_rate": 0.1}},
+        batches=_one_epoch,
+    ),
+    Recipe(
+        name="fedmeta",
+        title="FedMeta",
+        summary="FedAvg, then a gradient step on the server's own data",
+        paper=_YAO,
+        build=tff_algos.build_fed_avg,
+        **_FED_META,
+    ),
+    Recipe(
+        name="fedmeta_uga",
+        title="FedMeta w/ UGA",
+        summary="UGA, then a gradient step on the server's own data",
+        paper=_YAO,
+        build=tff_algos.build_unbiased_gradient_aggregation,
+        local_steps=False,
+        settings={EVERY_TASK: {"server_learning_rate": 0.1}},
+        batches=_one_epoch,
+        **_FED_META,
+    ),
+    Recipe(
+        name="reptile",
+        title="Reptile",
+        summary="move towards the result of K local steps on every client",
+        paper="Nichol et al., 2018, arXiv 1803.02999",
+        build=tff_algos.build_reptile,
+        without=("client_epochs_per_round",),
+        defaults={
+            "clients_per_round": 5,
+            "client_steps_per_round": 10,
+            "client_learning_rate": 0.02,
+            "server_optimizer": "adam",
+            "server_learning_rate": 0.001,
+        },
+    ),
+    Recipe(
+        name="fomaml",
+        title="FOMAML",
+        summary="gradients at the end of K local steps",
+        paper=_JIANG,
+        build=tff_algos.build_fomaml,
+        **_MAML,
+    ),
+    Recipe(
+        name="maml",
+        title="MAML",
+        summary="gradients of the loss after K local steps, at their start",
+        paper="Finn et al., 2017, arXiv 1703.03400",
+        build=tff_algos.build_maml,
+        **_MAML,
+    ),
+    Recipe(
+        name="personalized_fedavg",
+        title="Personalized FedAvg",
+        summary="FedAvg, then Reptile, for a model that personalizes well",
+        paper=_JIANG,
+        build=tff_algos.build_personalized_fed_avg,
+        build_stages=stages.personalized_fed_avg,
+        without=("client_steps_per_round", "step_batching"),
+        defaults={
+            "clients_per_round": 5,
+            "client_epochs_per_round": 10,
+            "client_learning_rate": 0.02,
+        },
+        unset={"total_rounds": "28, or what the stages' rounds add up to"},
+        settings={EVERY_TASK: {"client_epochs_per_round": 10}},
+        check=stages.check_personalized_fed_avg,
+    ),
+    Recipe(
+        name="fedmgda",
+        title="FedMGDA",
+        summary="combination of model deltas that lowers every client's loss",
+        paper=_HU,
+        build=tff_algos.build_fed_mgda,
+    ),
+    Recipe(
+        name="fedmgda_plus",
+        title="FedMGDA+",
+        summary="FedMGDA on directions, whatever the lengths of clients' updates",
+        paper=_HU,
+        build=tff_algos.build_fed_mgda_plus,
+    ),
+    Recipe(
+        name="mgda_prox",
+        title="MGDA-Prox",
+        summary="FedMGDA+ with a proximal term that damps client drift",
+        paper=_HU,
+        build=tff_algos.build_mgda_prox,
+    ),
+    Recipe(
+        name="fedavg_n",
+        title="FedAvg-n",
+        summary="mean of the directions of clients' updates",
+        paper=_HU,
+        build=tff_algos.build_fed_avg_n,
+    ),
+    Recipe(
+        name="qfedavg",
+        title="q-FedAvg",
+        summary="FedAvg that weighs clients by powers of their losses, for fairness",
+        paper="Li et al., 2020, arXiv 1905.10497",
+        build=tff_algos.build_q_fed_avg,
+        build_stages=stages.q_fed_avg,
+        unset={"lipschitz": "the inverse of client_learning_rate"},
+    ),
+    Recipe(
+        name="afl",
+        title="AFL",
+        summary="FedAvg whose clients' weights rise with their losses, for the worst mix",
+        paper="Mohri et al., 2019, arXiv 1902.00146",
+        build=tff_algos.build_agnostic_federated_learning,
+    ),
+    Recipe(
+        name="gradma",
+        title="GradMA",
+        summary="local steps and server momentum that do not oppose what was learned",
+        paper=_LUO,
+        build=tff_algos.build_gradma,
+        build_stages=stages.gradma,
+        without=("server_optimizer",),
+    ),
+    Recipe(
+        name="gradma_w",
+        title="GradMA-W",
+        summary="FedAvg whose local steps do not oppose earlier gradients",
+        paper=_LUO,
+        build=tff_algos.build_gradma_w,
+    ),
+    Recipe(
+        name="gradma_s",
+        title="GradMA-S",
+        summary="FedAvg whose momentum opposes no remembered update",
+        paper=_LUO,
+        build=tff_algos.build_gradma_s,
+        build_stages=stages.gradma,
+        without=("server_optimizer",),
+    ),
+    Recipe(
+        name="moon",
+        title="MOON",
+        summary="FedAvg with features near the server's, away from the client's past",
+        paper=_LI_MOON,
+        build=tff_algos.build_moon,
+        # The weight that the authors give for it.
+        settings={"cifar10": {"contrastive_strength": 5.0}},
+    ),
+    Recipe(
+        name="moonm",
+        title="MOONM",
+        summary="MOON with momentum at the server",
+        paper=_LI_MOON,
+        build=tff_algos.build_moon,
+        defaults=_HEAVY_BALL,
+        settings={"cifar10": {"contrastive_strength": 5.0}},
+    ),
+    Recipe(
+        name="fedmlb",
+        title="FedMLB",
+        summary="FedAvg with features that suit the server's later blocks as well",
+        paper=_KIM,
+        build=tff_algos.build_fed_mlb,
+    ),
+    Recipe(
+        name="fedmlbm",
+        title="FedMLBM",
+        summary="FedMLB with momentum at the server",
+        paper=_KIM,
+        build=tff_algos.build_fed_mlb,
+        defaults=_HEAVY_BALL,
+    ),
+    Recipe(
+        name="scaffold",
+        title="SCAFFOLD",
+        summary="FedAvg whose clients correct their steps by control variates",
+        paper="Karimireddy et al., 2020, arXiv 1910.06378",
+        build=tff_algos.build_scaffold,
+        needs_full_pass=_scaffold_needs_full_pass,
+    ),
+    Recipe(
+        name="feddyn",
+        title="FedDyn",
+        summary="FedAvg with a linear and a proximal term that clients learn",
+        paper="Acar et al., 2021, arXiv 2111.04263",
+        build=tff_algos.build_fed_dyn,
+        build_stages=stages.fed_dyn,
+    ),
+    Recipe(
+        name="mifa",
+        title="MIFA",
+        summary="mean over all clients of each one's latest update",
+        paper=_GU,
+        build=tff_algos.build_mifa,
+        build_stages=stages.mifa,
+    ),
+    Recipe(
+        name="mifam",
+        title="MIFAM",
+        summary="MIFA with momentum at the server",
+        paper=_GU,
+        build=tff_algos.build_mifa,
+        build_stages=stages.mifa,
+        defaults=_HEAVY_BALL,
+    ),
+)
+
+ALGORITHMS: Mapping[str, Recipe] = {recipe.name: recipe for recipe in RECIPES}
+
+
+class UnknownAlgorithmError(ValueError):
+    """No algorithm has the name; says which comes nearest."""
+
+
+def get(name: str, recipes: Mapping[str, Recipe] = ALGORITHMS) -> Recipe:
+    """Returns the recipe called `name`.
+
+    Raises:
+      UnknownAlgorithmError: If there is none.
+    """
+    if name in recipes:
+        return recipes[name]
+    nearest = difflib.get_close_matches(name, recipes, n=1, cutoff=0)[0]
+    raise UnknownAlgorithmError(
+        f"--algo={messages.shortened(name)} is unknown, did you mean {nearest}? "
+        f"One of: {', '.join(recipes)}."
+    )

@@ -1,0 +1,309 @@
+"""A run as a function: `run(algo="gradma", task="mnist", total_rounds=20)`."""
+
+import datetime
+import importlib.metadata
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+import tasks
+from tasks.task import DataOptions, Task, TaskEntry
+from tff_algos import execution
+from tff_algos.experiments import catalogue, malicious_clients, plugins, runner
+from tff_algos.experiments.recipe import Recipe, Settings
+from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
+from tff_algos.hyperparameters import Hyperparameter, HyperparameterError, declared
+from tff_algos.optimizers import build_optimizer
+
+RUN = "run"
+_SOURCE = pathlib.Path(__file__).parents[2]
+
+Users = Mapping[str, Mapping[str, Hyperparameter]]
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """Where a run's data come from, where its results go, and what runs it.
+
+    Attributes:
+      data: As in `tasks.task.DataOptions`.
+      cache_dir: As in `tasks.task.DataOptions`.
+      output_dir: The results folder; None for a new one below `runs`.
+      resume: Whether to go on with the run in `output_dir`, if there is one.
+      runtime: What runs TFF computations: this process, or TFF's own C++ worker.
+      runtime_devices: Devices of the in-process runtime; None for all GPUs, or the CPU.
+      command: What config.json records as the run's origin.
+    """
+
+    data: Literal["auto", "tff", "generated"] = "auto"
+    cache_dir: str | None = None
+    output_dir: str | pathlib.Path | None = None
+    resume: bool = True
+    runtime: Literal["in_process", "native"] = "in_process"
+    runtime_devices: Sequence[str] | None = None
+    command: Any = None
+
+
+def run(
+    algo: str | Recipe,
+    task: str | TaskEntry | Task,
+    *,
+    data: Literal["auto", "tff", "generated"] = "auto",
+    cache_dir: str | None = None,
+    output_dir: str | pathlib.Path | None = None,
+    resume: bool = True,
+    runtime: Literal["in_process", "native"] = "in_process",
+    runtime_devices: Sequence[str] | None = None,
+    modules: Sequence[str] = (),
+    **settings: Any,
+) -> RunResult:
+    """Runs an algorithm on a task, with the checks and the folder of the command line.
+
+        result = run("gradma", "mnist", total_rounds=20, memory_decay=0.3)
+        result.metrics["eval/accuracy"]
+        result.plot()
+
+    Args:
+      algo: An `--algo` name, or a recipe.
+      task: A `--task` name, an entry, or a task that is already loaded.
+      data: "tff" for the real data set, "generated" for the stand-in, "auto" for the
+        real one if it is cached.
+      cache_dir: Folder of real data sets; None for TFF's own.
+      output_dir: The results folder; None for a new one below `runs`.
+      resume: Whether to go on with the run in `output_dir`, if there is one.
+      runtime: What runs TFF computations: this process, on GPUs where there are any, or
+        TFF's own C++ worker. It becomes TFF's default context.
+      runtime_devices: Devices of the in-process runtime, such as "GPU:0"; None for all
+        GPUs, or the CPU.
+      modules: Modules of other packages that `algo` and `task` may be from.
+      **settings: Every other flag of the command line, by name and typed: of the run
+        (`seed`, `rounds_per_eval`), the algorithm (`memory_decay`) and the task
+        (`model`).
+
+    Returns:
+      What the run came to.
+
+    Raises:
+      HyperparameterError: If a setting is invalid, or nobody uses it.
+      UnknownAlgorithmError: If there is no such algorithm.
+      TaskError: If there is no such task, or it cannot be made as asked.
+      RunError: If the run cannot start or go on.
+    """
+    choices = plugins.load(modules)
+    launch = Launch(
+        data=data,
+        cache_dir=cache_dir,
+        output_dir=output_dir,
+        resume=resume,
+        runtime=runtime,
+        runtime_devices=runtime_devices,
+        command="tff_algos.experiments.run",
+    )
+    recipe = catalogue.get(algo, choices.algorithms) if isinstance(algo, str) else algo
+    if isinstance(task, str):
+        task = tasks.get(task, choices.tasks)
+    set_context(launch)
+    spec = build_spec(recipe, task, settings, launch)
+    return runner.run(spec)
+
+
+def users_of(choices: plugins.Choices) -> Users:
+    """Returns who declares which setting: name -> user -> declaration."""
+    users: dict[str, dict[str, Hyperparameter]] = {}
+    declarations = {RUN: declared(RunOptions)}
+    declarations |= {
+        f"--algo={name}": recipe.hyperparameters()
+        for name, recipe in choices.algorithms.items()
+    }
+    declarations |= {
+        f"--task={name}": declared(entry.options)
+        for name, entry in choices.tasks.items()
+    }
+    for user, fields in declarations.items():
+        for name, field in fields.items():
+            users.setdefault(name, {})[user] = field
+    return users
+
+
+def _by_user(
+    settings: Settings, declarations: Mapping[str, Mapping[str, Hyperparameter]]
+) -> dict[str, dict[str, Any]]:
+    """Returns the settings of each user.
+
+    Raises:
+      HyperparameterError: If none of the users has a setting.
+    """
+    found: dict[str, dict[str, Any]] = {user: {} for user in declarations}
+    for name, value in settings.items():
+        takers = [user for user, fields in declarations.items() if name in fields]
+        if not takers:
+            raise HyperparameterError(name, value, _nobody(name, tuple(declarations)))
+        for user in takers:
+            found[user][name] = declarations[user][name].parse(value)
+    return found
+
+
+def _nobody(name: str, users: Sequence[str]) -> str:
+    """Says that none of a run's users has a setting, and who has it."""
+    owners = users_of(plugins.load()).get(name, {})
+    belongs = f"it belongs to {', '.join(owners)}" if owners else "nobody does"
+    return f"nothing, {' '.join(users[1:])} does not use it; {belongs}"
+
+
+def resolve(
+    recipe: Recipe, task: TaskEntry | Task, settings: Settings
+) -> tuple[RunOptions, Any, Settings]:
+    """Returns the options of the run and the task, and the algorithm's settings.
+
+    Args:
+      recipe: The algorithm.
+      task: The task, or how to load it; one that is loaded has no options, None.
+      settings: What was set, by name; a list may be a text, as in a flag.
+
+    Raises:
+      HyperparameterError: If a setting is invalid, or nobody uses it.
+    """
+    is_loaded = isinstance(task, Task)
+    algo_user, task_user = f"--algo={recipe.name}", f"--task={task.name}"
+    chosen = _by_user(
+        settings,
+        {
+            RUN: declared(RunOptions),
+            algo_user: recipe.hyperparameters(),
+            task_user: {} if is_loaded else declared(task.options),
+        },
+    )
+    options = RunOptions(**chosen[RUN])
+    task_options = None if is_loaded else task.options(**chosen[task_user])
+    task_settings = {} if is_loaded else task.settings
+    return (
+        options,
+        task_options,
+        recipe.resolve(task.name, task_settings, chosen[algo_user]),
+    )
+
+
+def build_spec(
+    recipe: Recipe, task: TaskEntry | Task, settings: Settings, launch: Launch
+) -> RunSpec:
+    """Turns settings into a run; loads or downloads the task's data.
+
+    Args:
+      recipe: The algorithm.
+      task: The task, or how to load it.
+      settings: What was set, by name; a list may be a text, as in a flag.
+      launch: Data, results folder and runtime.
+
+    Raises:
+      HyperparameterError: If a setting is invalid, or nobody uses it.
+      TaskError: If the task cannot be made as asked.
+    """
+    # Before data are loaded or downloaded, so that errors come at once.
+    options, task_options, resolved = resolve(recipe, task, settings)
+    if not isinstance(task, Task):
+        data_options = DataOptions(
+            data=launch.data, cache_dir=launch.cache_dir, seed=options.seed
+        )
+        task = task.load(task_options, data_options)
+    if task.notice:
+        print(task.notice, file=sys.stderr, flush=True)
+    attack = malicious_clients.build(
+        options.attack,
+        options.malicious_clients,
+        options.malicious_every_round,
+        task,
+        resolved.get("clients_per_round"),
+    )
+    stages = recipe.stages(attack.task(task) if attack else task, resolved)
+    hyperparameters = {"algo": recipe.name, "task": task.name}
+    hyperparameters |= {"dataset": task.dataset_name}
+    hyperparameters |= attrs.asdict(options)
+    hyperparameters |= attrs.asdict(task_options) if task_options is not None else {}
+    fields = recipe.hyperparameters()
+    hyperparameters |= {k: fields[k].format(v) for k, v in resolved.items()}
+    # How often a run is saved changes none of its numbers.
+    cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
+    return RunSpec(
+        title=f"{recipe.title} on {task.dataset_name}",
+        stages=stages,
+        task=task,
+        output_dir=launch.output_dir or _new_output_dir(recipe, task),
+        hyperparameters=hyperparameters,
+        config={
+            "command": launch.command,
+            "runtime": launch.runtime,
+            "data_source": task.data_source,
+            "cache_dir": launch.cache_dir,
+            "git_commit": _git_commit(),
+            "versions": _versions(),
+            **cadence,
+        },
+        personalization_optimizer=_personalization_optimizer(options, resolved),
+        options=options,
+        attack=attack,
+        resume=launch.resume,
+    )
+
+
+def set_context(launch: Launch) -> None:
+    """Makes the runtime that was asked for TFF's default.
+
+    Raises:
+      HyperparameterError: If devices are chosen for a runtime that has none.
+      execution.UnknownDeviceError: If a device does not exist.
+    """
+    if launch.runtime == "in_process":
+        execution.set_in_process_context(runtime_devices=launch.runtime_devices)
+        return
+    if launch.runtime_devices is not None:
+        raise HyperparameterError(
+            "runtime_devices",
+            ",".join(launch.runtime_devices),
+            "nothing, --runtime=native does not use it; it belongs to "
+            "--runtime=in_process",
+        )
+    execution.set_native_context()
+
+
+def _personalization_optimizer(options: RunOptions, settings: Settings):
+    """Builds fine-tuning's optimizer: the training clients' unless options say."""
+    name, rate = (
+        options.personalization_optimizer,
+        options.personalization_learning_rate,
+    )
+    return build_optimizer(
+        name or settings.get("client_optimizer", "sgd"),
+        rate or settings.get("client_learning_rate", 0.02),
+    )
+
+
+def _new_output_dir(recipe: Recipe, task: Task) -> pathlib.Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return pathlib.Path("runs") / f"{recipe.name}-{task.dataset_name}-{now}"
+
+
+def _git_commit() -> str | None:
+    """Returns the commit of the source, or None where it is not a checkout."""
+    if not (_SOURCE / ".git").exists():
+        return None
+    try:
+        return subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=_SOURCE,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    packages = ("tensorflow", "tensorflow-federated", "tf-keras", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return versions | {"python": platform.python_version()}

@@ -1,0 +1,86 @@
+"""Algorithms and tasks of other packages beside this one's.
+
+A module that has a sequence `RECIPES` of `Recipe`s, or `TASKS` of `tasks.task.TaskEntry`s,
+is found where its package declares it as an entry point of the group "tff_algos", or
+where it is named (`--module=their.module`).
+"""
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+
+import attrs
+
+import tasks
+from tasks.task import TaskEntry
+from tff_algos.experiments import catalogue
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.recipe import Recipe
+
+ENTRY_POINTS = "tff_algos"
+
+
+class ModuleError(RunError):
+    """A module that was asked for cannot be used."""
+
+
+@attrs.frozen
+class Choices:
+    """What `--algo` and `--task` can name.
+
+    Attributes:
+      algorithms: Recipes by name.
+      tasks: Entries by name.
+    """
+
+    algorithms: Mapping[str, Recipe]
+    tasks: Mapping[str, TaskEntry]
+
+
+def load(modules: Sequence[str] = ()) -> Choices:
+    """Returns this package's algorithms and tasks and those of other modules.
+
+    Args:
+      modules: Modules to import besides those that packages declare.
+
+    Raises:
+      ModuleError: If a module cannot be imported, offers nothing, or offers a name that
+        is taken.
+    """
+    algorithms, entries = dict(catalogue.ALGORITHMS), dict(tasks.TASKS)
+    for name, module in _modules(modules):
+        recipes = getattr(module, "RECIPES", ())
+        offered = getattr(module, "TASKS", ())
+        if not recipes and not offered:
+            raise ModuleError(
+                f"--module={name} has neither RECIPES nor TASKS: expected a sequence of "
+                "recipes, of task entries, or both."
+            )
+        _add(algorithms, recipes, Recipe, name)
+        _add(entries, offered, TaskEntry, name)
+    return Choices(algorithms, entries)
+
+
+def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
+    declared = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    for name in dict.fromkeys([*(point.value for point in declared), *names]):
+        try:
+            yield name, importlib.import_module(name)
+        except Exception as error:
+            # Whatever their code raises, the user must learn whose it is.
+            reason = f"{type(error).__name__}: {error}"
+            raise ModuleError(
+                f"--module={name} cannot be imported: {reason}"
+            ) from error
+
+
+def _add(known: dict, offered: Iterable, kind: type, module: str) -> None:
+    for each in offered:
+        if not isinstance(each, kind):
+            raise ModuleError(
+                f"--module={module} offers {each!r}, expected a {kind.__name__}."
+            )
+        if each.name in known:
+            raise ModuleError(f"--module={module} offers {each.name}, which is taken.")
+        known[each.name] = each

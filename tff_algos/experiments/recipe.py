@@ -1,0 +1,283 @@
+"""A recipe: how one `--algo` name becomes a run of an algorithm on any task.
+
+An algorithm's builder declares what is the algorithm's own; the records of
+`experiments.settings` declare what runs share. A recipe says which of them belong
+together, and everything else is derived: the flags, and the builder's arguments from the
+flags and the task.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import tensorflow_federated as tff
+
+from tasks.task import Task
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments.help_texts import described
+from tff_algos.experiments.settings import (
+    ClientOptimizer,
+    Cohort,
+    LocalSteps,
+    ServerOptimizer,
+    Weighting,
+    local_batches,
+)
+from tff_algos.experiments.stage import Stage
+from tff_algos.hyperparameters import (
+    REQUIRED,
+    Hyperparameter,
+    HyperparameterError,
+    declared,
+)
+from tff_algos.models import BlockModel, ModelOrFn
+
+EVERY_TASK = "*"
+
+# A run's hyperparameters by name.
+Settings = Mapping[str, Any]
+
+# Which record's flags decide an argument of a builder.
+_RECORDS_BY_ARGUMENT: Mapping[str, type] = {
+    "client_optimizer_fn": ClientOptimizer,
+    "base_optimizer": ClientOptimizer,
+    "server_optimizer_fn": ServerOptimizer,
+    "server_optimizer": ServerOptimizer,
+    "client_weighting": Weighting,
+}
+# Declared by builders, but the task's to say.
+_OF_TASK = ("num_clients",)
+
+
+def of(target: Callable[..., Any], settings: Settings) -> Any:
+    """Calls a record or a function with those of the settings that it declares."""
+    return target(
+        **{name: settings[name] for name in declared(target) if name in settings}
+    )
+
+
+def default_batches(settings: Settings) -> BatchSpec:
+    """Returns the batches of E epochs, or of K steps where they are set."""
+    return local_batches(of(Cohort, settings), of(LocalSteps, settings))
+
+
+def differs_from_one_pass(settings: Settings) -> bool:
+    """Returns whether a round's batches differ from one pass over the examples."""
+    by_steps = settings["client_steps_per_round"] is not None
+    return by_steps or settings["client_epochs_per_round"] > 1
+
+
+def sampled_clients(
+    recipe: "Recipe", task: Task, settings: Settings
+) -> tuple[Stage, ...]:
+    """Returns the one stage of an algorithm that trains on sampled clients."""
+    return (recipe.stage(settings, recipe.process(task, settings)),)
+
+
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """One `--algo` name.
+
+    Attributes:
+      name: The name.
+      title: The name in the literature.
+      summary: One line of help.
+      paper: Authors, year and arXiv number.
+      build: The builder of its learning process.
+      build_stages: `(recipe, task, settings) -> stages`; its own keyword arguments, if
+        it declares any, are hyperparameters too.
+      also: Other functions whose hyperparameters belong to it.
+      local_steps: Whether `LocalSteps` belong to it.
+      without: Hyperparameters of the records that it does not have.
+      defaults: Its defaults, where they differ from those declared. None makes a
+        hyperparameter optional.
+      unset: What holds where a hyperparameter is not set, for help.
+      settings: The paper's hyperparameters by task name (`EVERY_TASK` for all), where
+        they differ from the defaults and the task's own.
+      batches: From the settings to a client's batches in a round.
+      needs_full_pass: From the settings to whether the algorithm needs one pass over a
+        client's examples besides the round's batches, of a builder that can use it.
+      check: Raises `HyperparameterError` for settings that do not go together.
+    """
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    build: Callable[..., Any]
+    build_stages: Callable[..., tuple[Stage, ...]] = sampled_clients
+    also: tuple[Callable[..., Any], ...] = ()
+    local_steps: bool = True
+    without: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    unset: Mapping[str, str] = attrs.field(factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    batches: Callable[[Settings], BatchSpec] = default_batches
+    needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
+    check: Callable[[Settings], None] = lambda settings: None
+
+    def records(self) -> tuple[type, ...]:
+        """Returns the records whose fields belong to it."""
+        arguments = inspect.signature(self.build).parameters
+        found = [r for name, r in _RECORDS_BY_ARGUMENT.items() if name in arguments]
+        shared = [Cohort, LocalSteps] if self.local_steps else [Cohort]
+        return tuple(dict.fromkeys(shared + found))
+
+    def hyperparameters(self) -> Mapping[str, Hyperparameter]:
+        """Returns its hyperparameters by name, with its own defaults."""
+        found: dict[str, Hyperparameter] = {}
+        for target in self.records():
+            found |= {
+                n: h for n, h in described(target).items() if n not in self.without
+            }
+        for target in (*self.also, self.build_stages, self.build):
+            found |= described(target)
+        defaults = self._defaults()
+        return {
+            name: self._with_default(hyperparameter, defaults)
+            for name, hyperparameter in found.items()
+            if name not in _OF_TASK
+        }
+
+    def _defaults(self) -> Mapping[str, Any]:
+        weighting = inspect.signature(self.build).parameters.get("client_weighting")
+        uniform = (
+            weighting and weighting.default is tff.learning.ClientWeighting.UNIFORM
+        )
+        return {**({"client_weighting": "uniform"} if uniform else {}), **self.defaults}
+
+    def _with_default(
+        self, hyperparameter: Hyperparameter, defaults: Mapping[str, Any]
+    ) -> Hyperparameter:
+        name = hyperparameter.name
+        if name in self.unset:
+            help_text = f"{hyperparameter.help}; by default {self.unset[name]}"
+            hyperparameter = attrs.evolve(hyperparameter, help=help_text)
+            defaults = {name: None, **defaults}
+        if name not in defaults:
+            return hyperparameter
+        return attrs.evolve(
+            hyperparameter,
+            default=defaults[name],
+            is_optional=hyperparameter.is_optional or defaults[name] is None,
+        )
+
+    def resolve(
+        self,
+        task_name: str,
+        task_settings: Mapping[str, Any],
+        chosen: Mapping[str, Any],
+    ) -> Settings:
+        """Returns all settings: `chosen`, else the pair's, the task's, or the default.
+
+        Args:
+          task_name: The task, for `settings`.
+          task_settings: The task's own defaults; what this algorithm does not have is
+            ignored.
+          chosen: What the user set.
+
+        Raises:
+          HyperparameterError: If a value is invalid, or `chosen` holds two
+            hyperparameters of which one replaces the other.
+        """
+        fields = self.hyperparameters()
+        values = {name: field.default for name, field in fields.items()}
+        values |= {k: v for k, v in task_settings.items() if k in fields}
+        values |= self.settings.get(EVERY_TASK, {}) | self.settings.get(task_name, {})
+        for name in chosen:
+            replaced = fields[name].replaces
+            if replaced in chosen:
+                raise HyperparameterError(
+                    name, chosen[name], f"to be set without {replaced}, it replaces it"
+                )
+        values |= chosen
+        missing = [name for name, value in values.items() if value is REQUIRED]
+        if missing:
+            raise HyperparameterError(missing[0], None, "a value: it has no default")
+        settings = {name: fields[name].checked(value) for name, value in values.items()}
+        for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
+            of(each, settings)  # Checks fields against each other.
+        self.check(settings)
+        return settings
+
+    def stages(self, task: Task, settings: Settings) -> tuple[Stage, ...]:
+        """Returns the stages of a run."""
+        own = {name: settings[name] for name in declared(self.build_stages)}
+        return self.build_stages(self, task, settings, **own)
+
+    def process(self, task: Task, settings: Settings, **given: Any) -> Any:
+        """Returns what the builder builds of the settings and the task.
+
+        Args:
+          task: The model and the clients.
+          settings: The run's settings.
+          **given: Arguments of the builder that settings and task do not decide.
+        """
+        weighting = tff.learning.ClientWeighting
+        uniform = settings.get("client_weighting") == "uniform"
+        derived = {
+            "model_fn": lambda: task.model,
+            "num_clients": lambda: len(task.train_client_ids),
+            "client_weighting": lambda: (
+                weighting.UNIFORM if uniform else weighting.NUM_EXAMPLES
+            ),
+            "with_num_examples": lambda: self._tells_num_examples(task, settings),
+            "with_full_pass": lambda: self.needs_full_pass(settings),
+        }
+        for argument in (
+            "client_optimizer_fn",
+            "server_optimizer_fn",
+            "server_optimizer",
+        ):
+            record = _RECORDS_BY_ARGUMENT[argument]
+            derived[argument] = lambda record=record: of(record, settings).build()
+        names = inspect.signature(self.build).parameters
+        own = {
+            name: settings[name] for name in declared(self.build) if name in settings
+        }
+        made = {
+            name: make()
+            for name, make in derived.items()
+            if name in names and name not in given
+        }
+        return self.build(**own | made | given)
+
+    def _tells_num_examples(self, task: Task, settings: Settings) -> bool:
+        """Returns whether clients' data must say how many examples a client has.
+
+        The batches of epochs say so, up to a factor that all clients share; those of K
+        steps do not.
+        """
+        weighting = settings.get("client_weighting", "uniform")
+        by_steps = self.batches(settings).num_steps is not None
+        if not by_steps or weighting == "examples_processed":
+            return False
+        return weighting == "num_examples" or has_statistics(task.model)
+
+    def stage(
+        self,
+        settings: Settings,
+        process: tff.learning.templates.LearningProcess,
+        **others,
+    ) -> Stage:
+        """Returns a stage of sampled clients.
+
+        Args:
+          settings: Rounds, cohort size and batches.
+          process: What runs in every round.
+          **others: Other attributes of the stage, or these instead.
+        """
+        attributes = {
+            "name": self.name,
+            "process": process,
+            "num_rounds": settings["total_rounds"],
+            "clients_per_round": settings["clients_per_round"],
+            "batches": self.batches(settings),
+        }
+        return Stage(**attributes | others)
+
+
+def has_statistics(model: ModelOrFn) -> bool:
+    """Returns whether clients report the model's moving statistics."""
+    return isinstance(model, BlockModel) and bool(model.initial_weights[1])

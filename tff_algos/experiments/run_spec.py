@@ -1,0 +1,160 @@
+"""All that a run is, and what it came to."""
+
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import attrs
+import matplotlib.figure
+import numpy as np
+import tensorflow_federated as tff
+import tf_keras
+
+from tasks.task import Task
+from tff_algos.experiments import evaluation, malicious_clients, plots
+from tff_algos.experiments.stage import Stage
+from tff_algos.hyperparameters import HyperparameterError, hparam, record
+from tff_algos.models.keras_model import build_keras_model
+
+
+@record
+class RunOptions:
+    """How a run is run and evaluated, whatever its algorithm and task.
+
+    Attributes:
+      seed: Decides initial weights, cohorts and orders.
+      rounds_per_eval: Rounds between evaluations; 0 for none.
+      rounds_per_checkpoint: Rounds between checkpoints.
+      eval_clients: Clients that are evaluated; 0 for all.
+      personalization_epochs: Epochs of fine-tuning on each evaluated client.
+      personalization_batch_size: Examples per batch of fine-tuning.
+      personalization_learning_rate: Learning rate of fine-tuning; by default the
+        clients'.
+      personalization_optimizer: Optimizer of fine-tuning; by default the clients'.
+      track_improvement: Measure in every round the share of its clients whose training
+        loss does not rise: two more evaluations of each.
+      client_dropout: Probability that a sampled client drops out of a round before it
+        reports.
+      attack: What malicious clients do: bias:VALUE (added to reported losses),
+        scale:VALUE (times every loss) or scale_update:VALUE (times the update, after
+        honest training).
+      malicious_clients: Malicious clients: ids separated by commas, or the share of the
+        training clients, in (0, 1], drawn by seed; by default one client, drawn by seed.
+      malicious_every_round: Malicious clients take part in every round, in place of
+        others.
+    """
+
+    seed: Annotated[int, hparam(low=0)] = 0
+    rounds_per_eval: Annotated[int, hparam(low=0)] = 5
+    rounds_per_checkpoint: Annotated[int, hparam(low=1)] = 10
+    eval_clients: Annotated[int, hparam(low=0)] = 20
+    personalization_epochs: Annotated[int, hparam(low=0, symbol="P")] = 10
+    personalization_batch_size: Annotated[int, hparam(low=1)] = 20
+    personalization_learning_rate: Annotated[float | None, hparam(above=0)] = None
+    personalization_optimizer: Annotated[Literal["sgd", "adam"] | None, hparam()] = None
+    track_improvement: Annotated[bool, hparam()] = False
+    client_dropout: Annotated[float, hparam(low=0, below=1)] = 0.0
+    attack: Annotated[str | None, hparam(check=malicious_clients.parse)] = None
+    malicious_clients: Annotated[str | None, hparam()] = None
+    malicious_every_round: Annotated[bool, hparam()] = True
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """All that a run is.
+
+    Attributes:
+      title: What the plots and the table are headed with.
+      stages: The stages, in order.
+      task: The task.
+      output_dir: Where results go; made where it is missing.
+      hyperparameters: All that decides the run's numbers, by flag name; a run
+        resumes only with the same.
+      config: What else `config.json` shall hold.
+      personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
+      options: How it is run and evaluated.
+      attack: What malicious clients do; the stages are then built for its task.
+      resume: Whether to go on with the run in `output_dir`, if there is one.
+
+    Raises:
+      HyperparameterError: If clients shall drop out where there are none.
+    """
+
+    title: str
+    stages: Sequence[Stage]
+    task: Task
+    output_dir: pathlib.Path = attrs.field(converter=pathlib.Path)
+    hyperparameters: Mapping[str, Any]
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    personalization_optimizer: tff.learning.optimizers.Optimizer
+    options: RunOptions = attrs.field(factory=RunOptions)
+    attack: malicious_clients.Attack | None = None
+    resume: bool = True
+
+    def __attrs_post_init__(self):
+        pooled = any(stage.clients_per_round is None for stage in self.stages)
+        if self.options.client_dropout and pooled:
+            raise HyperparameterError(
+                "client_dropout",
+                self.options.client_dropout,
+                "0 for an algorithm that trains on pooled data, not on clients",
+            )
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds of all stages."""
+        return sum(stage.num_rounds for stage in self.stages)
+
+    def eval_client_ids(self) -> list[str]:
+        """Returns the clients that are evaluated."""
+        return evaluation.choose_clients(
+            self.task.eval_client_ids, self.options.eval_clients, self.options.seed
+        )
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+      spec: What was run.
+      rows: The rows of `metrics.csv`, one per round.
+      weights: The final model's weights, as TFF has them.
+      clients: The evaluated clients' results; empty if the run was stopped.
+      summary: What `summary.json` holds; None if the run was stopped.
+      stopped_by: The signal that stopped it, or None.
+      rounds_done: Rounds that are done and saved.
+      warning: One line on rounds and clients that were excluded and why, or None.
+      learned_nothing: Whether every round was rejected; the model is the initial one.
+    """
+
+    spec: RunSpec = attrs.field(repr=False)
+    rows: Sequence[Mapping[str, Any]] = attrs.field(repr=False)
+    weights: tff.learning.models.ModelWeights = attrs.field(repr=False)
+    clients: Sequence[evaluation.ClientResult] = attrs.field(default=(), repr=False)
+    summary: Mapping[str, Any] | None = None
+    stopped_by: int | None = None
+    rounds_done: int
+    warning: str | None = None
+    learned_nothing: bool = False
+
+    @functools.cached_property
+    def metrics(self) -> Mapping[str, np.ndarray]:
+        """The columns of `metrics.csv`: arrays of one element per round.
+
+        NaN stands where a round has no value, such as of an evaluation.
+        """
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return {
+            name: np.asarray([row.get(name, np.nan) for row in self.rows])
+            for name in names
+        }
+
+    def keras_model(self) -> tf_keras.Model:
+        """Returns the final model as a Keras model with the final weights."""
+        return build_keras_model(self.spec.task.model, self.weights)
+
+    def plot(self) -> matplotlib.figure.Figure:
+        """Draws the learning curves."""
+        return plots.learning_curves(self.rows, self.spec.title)

@@ -1,0 +1,147 @@
+"""What runs share: cohorts, local steps, weights, optimizers. Each field is a flag."""
+
+from typing import Annotated, Literal
+
+import tensorflow_federated as tff
+
+from tff_algos.clients.batching import BatchSpec, StepBatching
+from tff_algos.hyperparameters import HyperparameterError, hparam, record
+from tff_algos.optimizers import build_optimizer
+
+ClientWeightingName = Literal["num_examples", "uniform", "examples_processed"]
+
+
+@record
+class Cohort:
+    """Rounds on sampled clients.
+
+    Attributes:
+      total_rounds: Rounds to train.
+      clients_per_round: Clients sampled per round.
+      client_batch_size: Examples per batch.
+      max_elements_per_client: Most examples of a client used per round; all by default.
+    """
+
+    total_rounds: Annotated[int, hparam(low=0, symbol="T")] = 30
+    clients_per_round: Annotated[int, hparam(low=1, symbol="S")] = 10
+    client_batch_size: Annotated[int, hparam(low=1, symbol="B")] = 20
+    max_elements_per_client: Annotated[int | None, hparam(low=1)] = None
+
+
+@record
+class LocalSteps:
+    """How long clients train in a round.
+
+    Attributes:
+      client_epochs_per_round: Local epochs per round.
+      client_steps_per_round: Local steps per round, instead of epochs.
+      step_batching: Batches of K local steps: full ones that straddle passes over the
+        examples, or those of each pass, of min(B, n_k) examples at most.
+    """
+
+    client_epochs_per_round: Annotated[int, hparam(low=1, symbol="E")] = 1
+    client_steps_per_round: Annotated[
+        int | None, hparam(low=1, symbol="K", replaces="client_epochs_per_round")
+    ] = None
+    step_batching: Annotated[StepBatching, hparam()] = "straddling"
+
+
+@record
+class Weighting:
+    """How clients are weighted.
+
+    Attributes:
+      client_weighting: Weight of a client's update in the mean: n_k, the number of its
+        examples; the same for all; or the number of examples in the batches of its local
+        steps.
+    """
+
+    client_weighting: Annotated[ClientWeightingName, hparam()] = "num_examples"
+
+
+@record
+class ClientOptimizer:
+    """The optimizer of local steps, which starts afresh in every round.
+
+    Attributes:
+      client_optimizer: Optimizer of local steps.
+      client_learning_rate: Learning rate of local steps.
+      client_momentum: Momentum of local steps, of sgd.
+    """
+
+    client_optimizer: Annotated[Literal["sgd", "adam"], hparam()] = "sgd"
+    client_learning_rate: Annotated[float, hparam(above=0, symbol="eta")] = 0.1
+    client_momentum: Annotated[float, hparam(low=0, below=1)] = 0.0
+
+    def __attrs_post_init__(self):
+        check_momentum("client_momentum", self.client_momentum, self.client_optimizer)
+
+    def build(self) -> tff.learning.optimizers.Optimizer:
+        """Returns the optimizer; client works apply the decay of its rate."""
+        return build_optimizer(
+            self.client_optimizer,
+            self.client_learning_rate,
+            momentum=self.client_momentum,
+        )
+
+
+@record
+class ServerOptimizer:
+    """The optimizer of the server's step on the aggregate.
+
+    Attributes:
+      server_optimizer: Optimizer of the server's step.
+      server_learning_rate: Server learning rate.
+      server_learning_rate_decay: Factor on the server learning rate after every period.
+      server_learning_rate_decay_period: Rounds between decays of the server learning
+        rate.
+      server_momentum: Momentum of the server's step, of sgd.
+    """
+
+    server_optimizer: Annotated[Literal["sgd", "adagrad", "adam", "yogi"], hparam()] = (
+        "sgd"
+    )
+    server_learning_rate: Annotated[float, hparam(low=0, symbol="eta_g")] = 1.0
+    server_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0
+    server_learning_rate_decay_period: Annotated[int, hparam(low=1)] = 1
+    server_momentum: Annotated[float, hparam(low=0, below=1, symbol="beta_1")] = 0.0
+
+    def __attrs_post_init__(self):
+        check_momentum("server_momentum", self.server_momentum, self.server_optimizer)
+
+    def build(self) -> tff.learning.optimizers.Optimizer:
+        """Returns the optimizer."""
+        return build_optimizer(
+            self.server_optimizer,
+            self.server_learning_rate,
+            self.server_learning_rate_decay,
+            self.server_momentum,
+            self.server_learning_rate_decay_period,
+        )
+
+
+def check_momentum(name: str, momentum: float, optimizer: str) -> None:
+    """Raises `HyperparameterError` for a momentum that the optimizer would ignore."""
+    if momentum and optimizer != "sgd":
+        raise HyperparameterError(name, momentum, f"0, {optimizer} has no momentum")
+
+
+def one_epoch(cohort: Cohort) -> BatchSpec:
+    """Returns batches in which each example of a client occurs once."""
+    return BatchSpec(
+        batch_size=cohort.client_batch_size,
+        num_epochs=1,
+        max_elements=cohort.max_elements_per_client,
+    )
+
+
+def local_batches(cohort: Cohort, steps: LocalSteps) -> BatchSpec:
+    """Returns the batches of E epochs, or of K steps where they are set."""
+    by_steps = steps.client_steps_per_round is not None
+    return BatchSpec(
+        batch_size=cohort.client_batch_size,
+        num_epochs=None if by_steps else steps.client_epochs_per_round,
+        num_steps=steps.client_steps_per_round,
+        max_elements=cohort.max_elements_per_client,
+        step_batching=steps.step_batching,
+    )

@@ -1,0 +1,325 @@
+"""Stages of the algorithms that are more than one process on sampled clients.
+
+Each function is `(recipe, task, settings) -> stages`, as `Recipe.build_stages`; the
+keyword arguments that it declares besides are flags of the algorithm.
+"""
+
+import statistics
+from typing import Annotated, Literal
+
+import attrs
+
+from tasks.task import Task
+from tff_algos.algorithms.fed_meta import build_fed_meta
+from tff_algos.algorithms.fed_share import ShareMode, with_shared_examples
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments import server_examples
+from tff_algos.experiments.physical_memory import check_server_memory
+from tff_algos.experiments.recipe import Recipe, Settings, of
+from tff_algos.experiments.settings import (
+    ClientOptimizer,
+    ServerOptimizer,
+    check_momentum,
+)
+from tff_algos.experiments.stage import Stage
+from tff_algos.hyperparameters import HyperparameterError, hparam
+from tff_algos.optimizers import build_optimizer
+
+# The paper trains 500 rounds of FedAvg and fine-tunes 200 rounds of Reptile.
+_FINETUNE_SHARE = 200 / 700
+_DEFAULT_PERSONALIZED_ROUNDS = 28
+
+
+def centralized(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    updates_per_round: Annotated[int, hparam(low=1)] = 100,
+) -> tuple[Stage, ...]:
+    """Returns the stage of training on pooled examples.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings.
+      updates_per_round: Minibatch updates that are reported as one round.
+    """
+    batches = BatchSpec(
+        batch_size=settings["client_batch_size"], num_steps=updates_per_round
+    )
+    stage = recipe.stage(
+        {**settings, "clients_per_round": None},
+        recipe.process(task, settings),
+        batches=batches,
+    )
+    return (stage,)
+
+
+def mime_lite(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    base_momentum: Annotated[float, hparam(low=0, below=1, symbol="beta")] = 0.9,
+) -> tuple[Stage, ...]:
+    """Returns the stage of MimeLite.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings.
+      base_momentum: Momentum of the optimizer of local steps, of sgd, which clients
+        share.
+    """
+    base = ClientOptimizer(
+        client_optimizer=settings["client_optimizer"],
+        client_learning_rate=settings["client_learning_rate"],
+        client_momentum=base_momentum,
+    )
+    process = recipe.process(task, settings, base_optimizer=base.build())
+    return (recipe.stage(settings, process),)
+
+
+def fed_share(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    shared_fraction: Annotated[float, hparam(above=0, high=1)] = 0.01,
+    share_mode: Annotated[ShareMode, hparam()] = "full",
+    count_shared: Annotated[bool, hparam()] = True,
+) -> tuple[Stage, ...]:
+    """Returns the stage of FedShare, whose shared set is drawn from the task.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings.
+      shared_fraction: Size of the shared set as a share of the training examples.
+      share_mode: Whether every client gets all of the shared set (full), or each example
+        goes to one client (split).
+      count_shared: Count shared examples in the number that a client is weighted by.
+    """
+    given = {} if count_shared else {"with_num_examples": True}
+    train_examples = with_shared_examples(
+        lambda client_id: task.examples(client_id, "train"),
+        task.train_client_ids,
+        server_examples.draw(task, shared_fraction, "shared"),
+        share_mode,
+        task.seed,
+    )
+    stage = recipe.stage(
+        settings,
+        recipe.process(task, settings, **given),
+        train_examples=train_examples,
+    )
+    if count_shared:
+        return (stage,)
+
+    def num_own(client_id: str) -> int:
+        return stage.batches.num_examples(len(task.examples(client_id, "train")[0]))
+
+    return (attrs.evolve(stage, num_examples=num_own),)
+
+
+def fed_meta(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    meta_fraction: Annotated[float, hparam(above=0, high=1)] = 0.01,
+    meta_overlap: Annotated[float, hparam(low=0, high=1)] = 1.0,
+) -> tuple[Stage, ...]:
+    """Returns the stage of FedMeta around the recipe's algorithm.
+
+    Args:
+      recipe: The recipe of the inner algorithm.
+      task: The task, whose examples D_meta is drawn from.
+      settings: The run's settings, of `build_fed_meta` too.
+      meta_fraction: Size of D_meta as a share of the training examples.
+      meta_overlap: Share of D_meta from clients that train; the rest is from others.
+    """
+    rate, decay = settings["meta_learning_rate"], settings["meta_learning_rate_decay"]
+    process = build_fed_meta(
+        recipe.process(task, settings),
+        task.model,
+        server_examples.draw(task, meta_fraction, "meta", meta_overlap),
+        meta_learning_rate=settings["client_learning_rate"] if rate is None else rate,
+        meta_learning_rate_decay=(
+            settings["client_learning_rate_decay"] if decay is None else decay
+        ),
+        meta_steps=settings["meta_steps"],
+        meta_batch_size=settings["meta_batch_size"],
+        feed_back=settings["feed_back"],
+    )
+    return (recipe.stage(settings, process),)
+
+
+def q_fed_avg(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:
+    """Returns the stage of q-FedAvg."""
+    lipschitz = settings["lipschitz"]
+    if lipschitz is None:
+        lipschitz = 1 / settings["client_learning_rate"]
+    process = recipe.process(task, settings, lipschitz=lipschitz)
+    return (recipe.stage(settings, process),)
+
+
+def fed_dyn(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    adaptive_regularization: Annotated[bool, hparam()] = False,
+) -> tuple[Stage, ...]:
+    """Returns the stage of FedDyn.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings.
+      adaptive_regularization: Make each client's alpha inversely proportional to the
+        number of its examples, with alpha for the mean number; reads every client's
+        examples once, to count them.
+    """
+    given = {}
+    if adaptive_regularization:
+        given["mean_examples"] = _mean_examples(task, recipe.batches(settings))
+        if settings["client_steps_per_round"] is not None:
+            given["with_num_examples"] = True
+    return (recipe.stage(settings, recipe.process(task, settings, **given)),)
+
+
+def _mean_examples(task: Task, batches: BatchSpec) -> float:
+    """Returns the mean over all clients of the examples that alpha is divided by."""
+    # Epochs count every example E times, in the mean as in a client's batches.
+    by_epochs = batches.num_steps is None
+    count = batches.num_processed if by_epochs else batches.num_examples
+    return statistics.fmean(
+        count(len(task.examples(client_id, "train")[0]))
+        for client_id in task.train_client_ids
+    )
+
+
+def gradma(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:
+    """Returns the stage of GradMA or GradMA-S."""
+    num_rows = min(settings["memory_size"], len(task.train_client_ids))
+    check_server_memory(
+        task.model,
+        num_rows,
+        settings["memory_dtype"],
+        ("memory_size", settings["memory_size"]),
+    )
+    # Its momentum is the algorithm's own, which is corrected before the step.
+    server = attrs.evolve(of(ServerOptimizer, settings), server_momentum=0.0)
+    process = recipe.process(task, settings, server_optimizer_fn=server.build())
+    return (recipe.stage(settings, process),)
+
+
+def mifa(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:
+    """Returns the stage of MIFA."""
+    dtype = settings["memory_dtype"]
+    num_rows = len(task.train_client_ids)
+    check_server_memory(task.model, num_rows, dtype, ("memory_dtype", dtype))
+    return (recipe.stage(settings, recipe.process(task, settings)),)
+
+
+def personalized_fed_avg(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    pretrain_rounds: Annotated[int | None, hparam(low=0, symbol="R1")] = None,
+    finetune_rounds: Annotated[int | None, hparam(low=0, symbol="R2")] = None,
+    finetune_steps: Annotated[int, hparam(low=1, symbol="K")] = 10,
+    finetune_server_optimizer: Annotated[
+        Literal["sgd", "adagrad", "adam", "yogi"], hparam()
+    ] = "adam",
+    finetune_server_learning_rate: Annotated[float, hparam(low=0)] = 0.001,
+    finetune_server_momentum: Annotated[float, hparam(low=0, below=1)] = 0.0,
+) -> tuple[Stage, ...]:
+    """Returns the two stages of Personalized FedAvg.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings. Its `total_rounds` stands for both stages.
+      pretrain_rounds: Rounds of FedAvg(E).
+      finetune_rounds: Rounds of Reptile(K).
+      finetune_steps: Local steps of Reptile(K).
+      finetune_server_optimizer: Server optimizer of Reptile(K).
+      finetune_server_learning_rate: Server learning rate of Reptile(K).
+      finetune_server_momentum: Server momentum of Reptile(K), of sgd.
+    """
+    processes = recipe.process(
+        task,
+        settings,
+        finetune_server_optimizer_fn=build_optimizer(
+            finetune_server_optimizer,
+            finetune_server_learning_rate,
+            momentum=finetune_server_momentum,
+        ),
+    )
+    rounds = personalized_rounds(
+        settings["total_rounds"], pretrain_rounds, finetune_rounds
+    )
+    batches = BatchSpec(
+        batch_size=settings["client_batch_size"],
+        num_epochs=settings["client_epochs_per_round"],
+        max_elements=settings["max_elements_per_client"],
+    )
+    steps = attrs.evolve(batches, num_epochs=None, num_steps=finetune_steps)
+    return (
+        recipe.stage(
+            settings,
+            processes.pretrain,
+            name="fedavg",
+            num_rounds=rounds[0],
+            batches=batches,
+        ),
+        recipe.stage(
+            settings,
+            processes.finetune,
+            name="reptile",
+            num_rounds=rounds[1],
+            batches=steps,
+        ),
+    )
+
+
+def check_personalized_fed_avg(settings: Settings) -> None:
+    """Checks Personalized FedAvg's settings against each other."""
+    personalized_rounds(
+        settings["total_rounds"],
+        settings["pretrain_rounds"],
+        settings["finetune_rounds"],
+    )
+    check_momentum(
+        "finetune_server_momentum",
+        settings["finetune_server_momentum"],
+        settings["finetune_server_optimizer"],
+    )
+
+
+def personalized_rounds(
+    total: int | None, pretrain: int | None, finetune: int | None
+) -> tuple[int, int]:
+    """Returns the rounds of FedAvg(E) and of Reptile(K), 5 to 2 unless they are set.
+
+    Raises:
+      HyperparameterError: If the rounds that are set do not add up.
+    """
+    if total is None and pretrain is not None and finetune is not None:
+        return pretrain, finetune
+    total = _DEFAULT_PERSONALIZED_ROUNDS if total is None else total
+    given = f"(pretrain_rounds={pretrain}, finetune_rounds={finetune})"
+    if finetune is None:
+        share = round(total * _FINETUNE_SHARE)
+        finetune = share if pretrain is None else total - pretrain
+    if pretrain is None:
+        pretrain = total - finetune
+    if min(pretrain, finetune) < 0 or pretrain + finetune != total:
+        raise HyperparameterError(
+            "total_rounds", total, f"pretrain_rounds + finetune_rounds {given}"
+        )
+    return pretrain, finetune

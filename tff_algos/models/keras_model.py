@@ -1,0 +1,67 @@
+"""A functional model with weights as a Keras model, to predict, save and convert."""
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+import tf_keras
+
+
+class _KerasModel(tf_keras.Model):
+    """A functional model whose weights are Keras variables."""
+
+    def __init__(
+        self,
+        model: tff.learning.models.FunctionalModel,
+        weights: tff.learning.models.ModelWeights,
+    ) -> None:
+        super().__init__()
+        self._functional = model
+        self._own_trainable = [
+            self._variable(index, value, trainable=True)
+            for index, value in enumerate(tf.nest.flatten(weights.trainable))
+        ]
+        self._own_non_trainable = [
+            self._variable(index, value, trainable=False)
+            for index, value in enumerate(tf.nest.flatten(weights.non_trainable))
+        ]
+
+    def _variable(self, index: int, value: Any, trainable: bool) -> tf.Variable:
+        value = tf.convert_to_tensor(value)
+        return self.add_weight(
+            name=f"{'trainable' if trainable else 'non_trainable'}_{index}",
+            shape=value.shape,
+            dtype=value.dtype,
+            initializer=tf.constant_initializer(value.numpy()),
+            trainable=trainable,
+        )
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """Returns the model's output on a batch."""
+        initial = self._functional.initial_weights
+        weights = tuple(
+            tf.nest.pack_sequence_as(like, [tf.identity(v) for v in variables])
+            for like, variables in zip(
+                initial, (self._own_trainable, self._own_non_trainable), strict=True
+            )
+        )
+        return self._functional.predict_on_batch(weights, inputs, training)
+
+
+def build_keras_model(
+    model: tff.learning.models.FunctionalModel,
+    weights: tff.learning.models.ModelWeights,
+) -> tf_keras.Model:
+    """Builds a Keras model that computes what a functional model does.
+
+    Training it moves its trainable weights; moving statistics stay as they are.
+
+    Args:
+      model: The functional model.
+      weights: Its weights, as `get_model_weights` of a learning process returns them.
+
+    Returns:
+      An uncompiled `tf_keras.Model` (Keras 2, TFF's) whose weights are those given, in
+      their order: trainable, then non-trainable.
+    """
+    return _KerasModel(model, weights)
