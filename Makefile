@@ -38,7 +38,7 @@ help:
 	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory against a mean"
 	@echo "make bench-client-memory  what clients remember: time and memory against their number"
-	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
+	@echo "make build-file  the BUILD files anew; make bazel-test builds and tests by them"
 	@echo "make clean       drops caches; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
 
@@ -102,8 +102,7 @@ bench-client-memory: $(STAMP)
 	$(VENV_PYTHON) benchmarks/client_memory.py
 
 build-file: $(STAMP)
-	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new
-	mv BUILD.new BUILD
+	$(VENV_PYTHON) -m tests.build_files
 
 bazel-test: $(STAMP)
 	tools/bazel/run $(abspath $(VENV_PYTHON))
