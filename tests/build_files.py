@@ -23,7 +23,8 @@ _TEST_MAIN = "tests/pytest_main.py"
 
 # Other files and folders that Python files read, with what those refer to in turn.
 _DATA = {
-    "README.md": ("docs", "notebooks", "presets"),
+    "LICENSE": (),
+    "README.md": ("LICENSE", "docs", "notebooks", "presets"),
     "benchmarks/requirements": (),
     "docs": (),
     "notebooks": (),
