@@ -29,6 +29,9 @@ _DATA = {
     "docs": (),
     "notebooks": (),
     "presets": (),
+    "pyproject.toml": (),
+    "requirements-gpu.txt": (),
+    "requirements.txt": (),
     _TEST_MAIN: (),
     "tests/durations.tsv": (),
 }
