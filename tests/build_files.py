@@ -23,8 +23,9 @@ _TEST_MAIN = "tests/pytest_main.py"
 
 # Other files and folders that Python files read, with what those refer to in turn.
 _DATA = {
+    "CHANGELOG.md": (),
     "LICENSE": (),
-    "README.md": ("LICENSE", "docs", "notebooks", "presets"),
+    "README.md": ("CHANGELOG.md", "LICENSE", "docs", "notebooks", "presets"),
     "benchmarks/requirements": (),
     "docs": (),
     "notebooks": (),
