@@ -24,8 +24,16 @@ _TEST_MAIN = "tests/pytest_main.py"
 # Other files and folders that Python files read, with what those refer to in turn.
 _DATA = {
     "CHANGELOG.md": (),
+    "CONTRIBUTING.md": (),
     "LICENSE": (),
-    "README.md": ("CHANGELOG.md", "LICENSE", "docs", "notebooks", "presets"),
+    "README.md": (
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "docs",
+        "notebooks",
+        "presets",
+    ),
     "benchmarks/requirements": (),
     "docs": (),
     "notebooks": (),
