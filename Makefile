@@ -38,8 +38,8 @@ help:
 	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory against a mean"
 	@echo "make bench-client-memory  what clients remember: time and memory against their number"
-	@echo "make build-file  BUILD anew; make bazel-test builds and tests by it"
-	@echo "make clean       drops caches; make distclean the environments as well"
+	@echo "make build-file  the BUILD files anew; make bazel-test builds and tests by them"
+	@echo "make clean       drops caches and builds; make distclean the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
 
 setup: $(STAMP)
@@ -102,15 +102,14 @@ bench-client-memory: $(STAMP)
 	$(VENV_PYTHON) benchmarks/client_memory.py
 
 build-file: $(STAMP)
-	$(VENV_PYTHON) tests/build_test.py --print > BUILD.new
-	mv BUILD.new BUILD
+	$(VENV_PYTHON) -m tests.build_files
 
 bazel-test: $(STAMP)
 	tools/bazel/run $(abspath $(VENV_PYTHON))
 
 clean:
 	@[ ! -d build ] || chmod -R u+w build
-	rm -rf .pytest_cache .ruff_cache .hypothesis build bazel-*
+	rm -rf .pytest_cache .ruff_cache .hypothesis build dist *.egg-info bazel-*
 	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

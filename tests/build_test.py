@@ -1,176 +1,163 @@
-"""Tests that BUILD lists every Python file, with deps that are its imports.
-
-`python tests/build_test.py --print > BUILD` writes the file anew.
-"""
+"""The BUILD files list every Python file, with deps that are its imports."""
 
 import ast
-import pathlib
-import sys
-from collections.abc import Iterator
+import graphlib
 
-import attrs
 import pytest
 
-_ROOT = pathlib.Path(__file__).parents[1]
-_BUILD = _ROOT / "BUILD"
-_FOLDERS = ("benchmarks", "tasks", "tests", "tff_algos")
-_BINARIES = ("main.py",)
-
-# Runs a test file with pytest; the one file that many targets share.
-_TEST_MAIN = "tests/pytest_main.py"
-
-_HEADER = """\
-# Native Python targets for every file; a target is named as its file.
-# Written by: python tests/build_test.py --print > BUILD
-
-package(default_visibility = ["//visibility:public"])
-"""
+from tests import build_files
 
 
-@attrs.frozen
-class Target:
-    """One rule of BUILD; `arguments` are those other than the ones named here."""
-
-    rule: str
-    name: str
-    srcs: tuple[str, ...]
-    deps: tuple[str, ...] = ()
-    arguments: tuple[tuple[str, object], ...] = ()
-
-    def format(self) -> str:
-        lines = [f"{self.rule}(", f"    name = {_quoted(self.name)},"]
-        lines += _formatted_list("srcs", self.srcs)
-        lines += [f"    {key} = {_quoted(value)}," for key, value in self.arguments]
-        if self.deps:
-            lines += _formatted_list("deps", self.deps)
-        return "\n".join([*lines, ")"]) + "\n"
-
-
-def _quoted(value: str) -> str:
-    return f'"{value}"'
-
-
-def _formatted_list(key: str, values: tuple[str, ...]) -> list[str]:
-    if len(values) == 1:
-        return [f"    {key} = [{_quoted(values[0])}],"]
-    return [f"    {key} = [", *(f"        {_quoted(v)}," for v in values), "    ],"]
-
-
-def _python_files() -> list[str]:
-    paths = [_ROOT / name for name in _BINARIES]
-    for folder in _FOLDERS:
-        paths += (_ROOT / folder).rglob("*.py")
-    return sorted(path.relative_to(_ROOT).as_posix() for path in paths if path.exists())
-
-
-def _module_file(module: str, files: set[str]) -> str | None:
-    """Returns the file of a dotted name; `None` if it is not one of ours."""
-    path = module.replace(".", "/")
-    for candidate in (f"{path}.py", f"{path}/__init__.py"):
-        if candidate in files:
-            return candidate
-    return None
-
-
-def _imported_modules(source: str) -> Iterator[tuple[str, str | None]]:
-    """Yields (module, name that is imported from it, if any) for each import."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                raise ValueError(f"Line {node.lineno}: a relative import.")
-            yield from ((node.module, alias.name) for alias in node.names)
-
-
-def _imported_files(source: str, files: set[str]) -> set[str]:
-    found = set()
-    for module, name in _imported_modules(source):
-        # `from a import b`: b is a module of its own, or else in a's.
-        submodule = name and _module_file(f"{module}.{name}", files)
-        found.add(submodule or _module_file(module, files))
-    return found - {None}
-
-
-def _conftests(path: str, files: set[str]) -> set[str]:
-    """Returns the files that pytest imports along with a test file."""
-    parents = pathlib.PurePosixPath(path).parents
-    return {f"{parent}/conftest.py" for parent in parents} & files
-
-
-def _target_name(path: str) -> str:
-    return path.removesuffix(".py")
-
-
-def _expected_target(path: str, files: set[str]) -> Target:
-    imported = _imported_files((_ROOT / path).read_text(encoding="utf-8"), files)
-    arguments = ()
-    srcs = (path,)
-    if path.endswith("_test.py"):
-        rule = "py_test"
-        imported |= _conftests(path, files)
-        srcs = tuple(sorted([path, _TEST_MAIN]))
-        arguments = (("main", _TEST_MAIN),)
-    elif path in _BINARIES:
-        rule = "py_binary"
-    else:
-        rule = "py_library"
-    deps = tuple(sorted(f":{_target_name(file)}" for file in imported - {path}))
-    return Target(rule, _target_name(path), srcs, deps, arguments)
-
-
-def _expected_targets() -> list[Target]:
-    files = _python_files()
-    return [_expected_target(path, set(files)) for path in files if path != _TEST_MAIN]
-
-
-def _actual_targets() -> list[Target]:
-    targets = []
-    for statement in ast.parse(_BUILD.read_text(encoding="utf-8")).body:
-        call = statement.value
-        given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-        if call.func.id.startswith("py_"):
-            targets.append(
-                Target(
-                    call.func.id,
-                    given.pop("name"),
-                    tuple(given.pop("srcs")),
-                    tuple(given.pop("deps", ())),
-                    tuple(given.items()),
-                )
-            )
-    return targets
-
-
-@pytest.fixture(scope="module")
-def targets() -> list[Target]:
-    if not _BUILD.exists():
+def test_build_files_are_up_to_date():
+    if not (build_files.ROOT / "BUILD").exists():
         pytest.skip("not a whole checkout: there is no BUILD")
-    return _actual_targets()
+    wrong = build_files.out_of_date(build_files.ROOT)
+    lines = [f"{path} {reason}" for path, reason in wrong.items()]
+    assert not wrong, "\n".join([*lines, "`make build-file` mends this."])
 
 
-_HINT = "run: python tests/build_test.py --print > BUILD"
+def _targets(package: str, content: str) -> dict[str, dict[str, object]]:
+    """Returns what a BUILD file defines: labels, and their rules' literal arguments."""
+    found = {}
+    for statement in ast.parse(content).body:
+        call = statement.value
+        if call.func.id == "exports_files":
+            names = ast.literal_eval(call.args[0])
+            rules = [{"rule": "file", "name": name} for name in names]
+        else:
+            literals = {
+                word.arg: ast.literal_eval(word.value)
+                for word in call.keywords
+                if not isinstance(word.value, ast.Call)
+            }
+            rules = [{"rule": call.func.id, **literals}]
+        for rule in rules:
+            if name := rule.pop("name", None):
+                assert f"//{package}:{name}" not in found
+                found[f"//{package}:{name}"] = rule
+    return found
 
 
-def test_every_file_is_in_exactly_one_target(targets):
-    listed = [src for target in targets for src in target.srcs if src != _TEST_MAIN]
-    twice = sorted({src for src in listed if listed.count(src) > 1})
-    assert not twice, f"{twice} are in more than one target; {_HINT}"
-    expected = set(_python_files()) - {_TEST_MAIN}
-    assert not expected - set(listed), f"not in BUILD; {_HINT}"
-    assert not set(listed) - expected, f"in BUILD but not there; {_HINT}"
+def _all_targets(files: dict[str, str]) -> dict[str, dict[str, object]]:
+    found = {}
+    for path, content in files.items():
+        found |= _targets(path.rpartition("/")[0], content)
+    return found
 
 
-def test_every_target_has_the_rule_and_the_deps_of_its_file(targets):
-    actual = {target.name: target for target in targets}
-    assert len(actual) == len(targets)
-    for expected in _expected_targets():
-        assert actual.get(expected.name) == expected, _HINT
+def _whole(label: str, package: str) -> str:
+    if label.startswith(":"):
+        return f"//{package}{label}"
+    return label if ":" in label else f"{label}:{label.rpartition('/')[2]}"
 
 
-def test_file_is_formatted_and_sorted(targets):
-    del targets  # Skips where there is no BUILD.
-    assert _BUILD.read_text(encoding="utf-8") == _build_text(), _HINT
+def _needed(label: str, rule: dict[str, object]) -> set[str]:
+    """Returns the labels that a target needs, each whole."""
+    package = label.removeprefix("//").partition(":")[0]
+    labels = (*rule.get("deps", ()), *rule.get("data", ()), rule.get("main"))
+    return {_whole(needed, package) for needed in labels if needed}
+
+
+def test_what_targets_need_is_there_and_not_in_circles():
+    targets = _all_targets(build_files.expected(build_files.ROOT))
+    needed = {label: _needed(label, rule) for label, rule in targets.items()}
+    assert set().union(*needed.values()) <= targets.keys()
+    graphlib.TopologicalSorter(needed).prepare()
+
+
+_SMALL = {
+    "README.md": "See docs.",
+    "docs/page.md": "",
+    "main.py": "import tasks, tff_algos.solvers\n",
+    "tasks/__init__.py": "from tasks import one\n",
+    "tasks/one.py": "import numpy as np\n",
+    "tests/conftest.py": "",
+    "tests/pytest_main.py": "",
+    "tests/tool.py": "import main\nFILE = pathlib.Path(__file__) / 'durations.tsv'\n",
+    "tests/durations.tsv": "",
+    "tests/tasks/one_test.py": (
+        "from tasks import one\n_README, _MAIN = ROOT / 'README.md', ROOT / 'main.py'\n"
+    ),
+    "tff_algos/__init__.py": "",
+    "tff_algos/solvers/__init__.py": "import tff_algos.solvers.solvers\n",
+    "tff_algos/solvers/solvers.py": "",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name, content in _SMALL.items():
+        path = tmp_path.joinpath(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path
+
+
+def test_a_folder_of_python_files_has_a_build_file_of_their_targets(checkout):
+    files = build_files.expected(checkout)
+    assert list(files) == [
+        "BUILD",
+        "tasks/BUILD",
+        "tests/BUILD",
+        "tests/tasks/BUILD",
+        "tff_algos/BUILD",
+        "tff_algos/solvers/BUILD",
+    ]
+    assert _all_targets(files) == {
+        "//:README.md": {"rule": "file"},
+        "//:docs": {"rule": "filegroup"},
+        "//:main": {
+            "rule": "py_binary",
+            "srcs": ["main.py"],
+            "deps": ["//tasks", "//tff_algos/solvers:__init__"],
+        },
+        "//tasks:one": {"rule": "py_library", "srcs": ["one.py"]},
+        "//tasks:tasks": {
+            "rule": "py_library",
+            "srcs": ["__init__.py"],
+            "deps": [":one"],
+        },
+        "//tests:conftest": {"rule": "py_library", "srcs": ["conftest.py"]},
+        "//tests:durations.tsv": {"rule": "file"},
+        "//tests:pytest_main.py": {"rule": "file"},
+        "//tests:tool": {
+            "rule": "py_library",
+            "srcs": ["tool.py"],
+            "data": [":durations.tsv"],
+            "deps": ["//:main"],
+        },
+        "//tests/tasks:one_test": {
+            "rule": "py_test",
+            "srcs": ["one_test.py", "//tests:pytest_main.py"],
+            "main": "//tests:pytest_main.py",
+            "data": ["//:README.md", "//:docs", "//:main"],
+            # It imports one of these; Python and pytest import the others before.
+            "deps": ["//tasks", "//tasks:one", "//tests:conftest"],
+        },
+        "//tff_algos:tff_algos": {"rule": "py_library", "srcs": ["__init__.py"]},
+        "//tff_algos/solvers:__init__": {
+            "rule": "py_library",
+            "srcs": ["__init__.py"],
+            "deps": [":solvers"],
+        },
+        "//tff_algos/solvers:solvers": {"rule": "py_library", "srcs": ["solvers.py"]},
+    }
+
+
+def test_what_is_out_of_date_is_named_and_mended(checkout):
+    missing = dict.fromkeys(build_files.expected(checkout), "is missing")
+    assert build_files.out_of_date(checkout) == missing
+    build_files.write(checkout)
+    assert not build_files.out_of_date(checkout)
+    checkout.joinpath("tasks/one.py").write_text("import main\n")
+    checkout.joinpath("tests/tasks/one_test.py").unlink()
+    assert build_files.out_of_date(checkout) == {
+        "tasks/BUILD": "is not what the Python files import and read",
+        "tests/tasks/BUILD": "has no Python files",
+    }
+    build_files.write(checkout)
+    assert not build_files.out_of_date(checkout)
+    assert not checkout.joinpath("tests/tasks/BUILD").exists()
 
 
 def test_imports_are_found_in_every_form():
@@ -179,17 +166,7 @@ def test_imports_are_found_in_every_form():
         "import os, e\nfrom a import b, something\nfrom a.c import thing\n"
         "def f():\n  import a.c.d as d\n"
     )
-    assert _imported_files(source, files) == files
-    assert _imported_files("from a import b", files) == {"a/b.py"}
+    assert build_files.imported_files(source, files) == files
+    assert build_files.imported_files("from a import b", files) == {"a/b.py"}
     with pytest.raises(ValueError, match="relative"):
-        _imported_files("from . import b", files)
-
-
-def _build_text() -> str:
-    return "\n".join([_HEADER, *(target.format() for target in _expected_targets())])
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--print"]:
-        sys.exit("usage: python tests/build_test.py --print > BUILD")
-    sys.stdout.write(_build_text())
+        build_files.imported_files("from . import b", files)

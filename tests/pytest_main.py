@@ -9,7 +9,7 @@ import pytest
 
 def main() -> int:
     """Returns pytest's exit status for the file that `TEST_TARGET` is named after."""
-    name = os.environ["TEST_TARGET"].rpartition(":")[2]
+    package, _, name = os.environ["TEST_TARGET"].rpartition("//")[2].partition(":")
     root = pathlib.Path(__file__).parents[1]
     options = [
         "--quiet",
@@ -21,7 +21,9 @@ def main() -> int:
         "-m",
         "not slow",
     ]
-    return pytest.main([*options, str(root / f"{name}.py")])
+    status = pytest.main([*options, str(root / package / f"{name}.py")])
+    # Of some files all tests are slow.
+    return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else status
 
 
 if __name__ == "__main__":
