@@ -99,7 +99,7 @@ bench-aggregation: $(STAMP)
 	$(VENV_PYTHON) benchmarks/aggregation.py $(BENCH_AGGREGATION_FLAGS)
 
 bench-client-memory: $(STAMP)
-	$(VENV_PYTHON) benchmarks/client_memory.py
+	$(VENV_PYTHON) benchmarks/client_memory_cost.py
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) -m tests.build_files

@@ -1,7 +1,7 @@
 """Measures what clients' rows cost: seconds and memory of a round against the population.
 
-    python benchmarks/client_memory.py
-    python benchmarks/client_memory.py --populations=1000,100000 --rows=10000
+    python benchmarks/client_memory_cost.py
+    python benchmarks/client_memory_cost.py --populations=1000,100000 --rows=10000
 
 Every round reads and writes the rows of a random cohort, as a run does between two
 rounds of training; nothing is trained. Rows are in a file in a temporary folder.
