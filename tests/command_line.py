@@ -5,7 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 from absl.testing import flagsaver
@@ -73,9 +73,11 @@ def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
     cli.run_flags(cli.parse_flags(["main.py", *arguments]))
 
 
-def start(*arguments: str, **kwargs) -> subprocess.Popen:
-    """Starts main.py as a program."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+def start(
+    *arguments: str, environment: Mapping[str, str] | None = None, **kwargs
+) -> subprocess.Popen:
+    """Starts main.py as a program, with more environment variables if need be."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "main.py"), *arguments],
         stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@ Import this package before TensorFlow Federated: it makes TFF 0.87.0 run on
 today's TensorFlow and Python (`tff_algos.compat`).
 
 Every `build_*` returns a `tff.learning.templates.LearningProcess` or, where an
-algorithm has stages, a record of them.
+algorithm has stages, a record of them. Runs, with their data, results and plots, are
+`tff_algos.experiments`, which is imported by itself.
 """
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -12,6 +13,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 from tff_algos import aggregators, client_works, execution, finalizers, solvers
 from tff_algos.algorithms.afl import build_agnostic_federated_learning
 from tff_algos.algorithms.centralized import build_centralized
+from tff_algos.algorithms.composition import compose
 from tff_algos.algorithms.fed_avg import build_fed_avg, build_fed_avg_m
 from tff_algos.algorithms.fed_dyn import build_fed_dyn
 from tff_algos.algorithms.fed_meta import build_fed_meta
@@ -80,8 +82,10 @@ __all__ = [
     "build_unbiased_gradient_aggregation",
     "client_works",
     "clients",
+    "compose",
     "execution",
     "finalizers",
+    "hyperparameters",
     "index_dataset",
     "models",
     "solvers",

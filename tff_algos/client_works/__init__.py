@@ -22,7 +22,11 @@ from tff_algos.client_works.gradma_training import (
     StepCorrection,
     build_gradma_training_client_work,
 )
-from tff_algos.client_works.local_training import build_local_training_client_work
+from tff_algos.client_works.local_training import (
+    StepGradients,
+    build_local_training_client_work,
+    build_local_update,
+)
 from tff_algos.client_works.meta_gradient import (
     build_meta_gradient_client_work,
     epochs_then_all,
@@ -39,6 +43,7 @@ from tff_algos.client_works.remembering_process import (
     build_remembering_process,
     undo_rejected_rounds,
 )
+from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.scaffold_training import build_scaffold_client_work
 
 __all__ = [
@@ -46,18 +51,21 @@ __all__ = [
     "BranchLosses",
     "RememberingState",
     "StepCorrection",
+    "StepGradients",
     "build_agnostic_training_client_work",
     "build_contrastive_training_client_work",
     "build_dynamic_regularization_client_work",
     "build_full_gradient_client_work",
     "build_gradma_training_client_work",
     "build_local_training_client_work",
+    "build_local_update",
     "build_loss_weighted_training_client_work",
     "build_meta_gradient_client_work",
     "build_mime_lite_client_work",
     "build_multi_level_training_client_work",
     "build_pooled_training_client_work",
     "build_remembering_process",
+    "build_round_process",
     "build_scaffold_client_work",
     "epochs_then_all",
     "steps_then_query",

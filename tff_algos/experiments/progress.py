@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import tqdm
+import tqdm.auto
 
 _SHOWN = {
     "train/loss": "loss",
@@ -17,7 +17,7 @@ _SHOWN = {
 
 
 class Progress:
-    """A bar on a terminal, a line per step elsewhere; a context manager.
+    """A bar on a terminal or in a notebook, else a line per step; a context manager.
 
     Args:
       total: Steps in all.
@@ -38,8 +38,9 @@ class Progress:
         self._unit = unit
         self._start = time.monotonic()
         self._bar = None
-        if self._stream.isatty():
-            self._bar = tqdm.tqdm(
+        # In a notebook tqdm draws a bar of its own.
+        if self._stream.isatty() or "ipykernel" in sys.modules:
+            self._bar = tqdm.auto.tqdm(
                 total=total, initial=done, unit=unit, file=self._stream
             )
 

@@ -1,0 +1,122 @@
+"""A run as a function: the same checks, folder and numbers as the command line's."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import tiny_task
+from tests.command_line import SMALL, run_here
+from tff_algos import experiments
+from tff_algos.experiments import catalogue
+from tff_algos.experiments.metrics_log import read_rows
+from tff_algos.hyperparameters import HyperparameterError
+
+SETTINGS = {
+    "total_rounds": 2,
+    "rounds_per_eval": 2,
+    "eval_clients": 2,
+    "personalization_epochs": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return experiments.run(
+        "fedavg",
+        "adult",
+        data="generated",
+        output_dir=folder,
+        client_learning_rate=0.05,
+        **SETTINGS,
+    )
+
+
+def test_it_leaves_the_command_lines_folder_and_numbers(result, tmp_path, capfd):
+    arguments = ["--algo=fedavg", "--task=adult", "--client_learning_rate=0.05"]
+    finished = run_here(capfd, *arguments, *SMALL, f"--output_dir={tmp_path}")
+    assert finished.status == 0
+
+    def numbers(folder):
+        rows = read_rows(folder / "metrics.csv")
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+    folder = result.spec.output_dir
+    assert numbers(folder) == numbers(tmp_path)
+    configs = [json.loads((f / "config.json").read_text()) for f in (folder, tmp_path)]
+    assert configs[0]["hyperparameters"] == configs[1]["hyperparameters"]
+    assert {path.name for path in folder.iterdir()} == {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def test_metrics_are_arrays_by_round(result):
+    assert result.rounds_done == 2 and result.stopped_by is None
+    losses = result.metrics["train/loss"]
+    assert losses.shape == (2,) and losses[1] < losses[0]
+    held_out = result.metrics["eval/accuracy"]
+    assert np.isnan(held_out[0]) and 0 <= held_out[1] <= 1
+    final = result.summary["final_metrics"]["eval/accuracy"]
+    np.testing.assert_allclose(held_out[1], final)
+
+
+def test_the_keras_model_computes_what_the_final_model_does(result):
+    task = result.spec.task
+    x, y = task.examples(task.eval_client_ids[0], "test")
+    weights = (result.weights.trainable, result.weights.non_trainable)
+    expected = task.model.predict_on_batch(weights, x[:50], training=False)
+    model = result.keras_model()
+    np.testing.assert_allclose(model(x[:50]), expected, rtol=1e-6)
+    assert len(model.trainable_weights) == len(result.weights.trainable)
+    # The weights of the last evaluation: the accuracy follows from them.
+    assert len(result.clients) == 2
+    client = result.clients[0]
+    x, y = task.examples(client.client_id, "test")
+    accuracy = np.mean(np.argmax(model.predict(x, verbose=0), -1) == y)
+    np.testing.assert_allclose(client.accuracy[0], accuracy, atol=1e-6)
+
+
+def test_the_plot_shows_loss_and_accuracy(result):
+    loss, accuracy = result.plot().axes
+    assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("loss", "accuracy")
+    np.testing.assert_allclose(loss.lines[0].get_ydata(), result.metrics["train/loss"])
+
+
+def test_a_task_that_is_already_loaded_runs(tmp_path):
+    result = experiments.run(
+        catalogue.get("fedavg"),
+        tiny_task.make(),
+        output_dir=tmp_path,
+        clients_per_round=3,
+        **SETTINGS,
+    )
+    assert result.summary["dataset"] == "tiny_generated"
+    assert result.metrics["train/num_examples"].min() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"epsilon": 0.5},
+            "epsilon=0.5 .*--algo=fedavg --task=adult does not use it; ",
+        ),
+        ({"epsilon": 0.5}, "it belongs to --algo=fedmgda, --algo=fedmgda_plus"),
+        ({"no_such": 1}, "no_such=1 is not valid: expected nothing, .*nobody does"),
+        ({"client_learning_rate": "x"}, "client_learning_rate='x' .*a number > 0"),
+        (
+            {"runtime": "native", "runtime_devices": ["CPU:0"]},
+            "runtime_devices='CPU:0'",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_path):
+    with pytest.raises(HyperparameterError, match=message):
+        experiments.run("fedavg", "adult", output_dir=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_names_are_told_the_nearest():
+    with pytest.raises(catalogue.UnknownAlgorithmError, match="did you mean fedavg?"):
+        experiments.run("fed_avg", "adult")

@@ -1,0 +1,154 @@
+"""Algorithms and tasks of other packages: an algorithm in 40 lines, outside of this one."""
+
+import importlib
+import sys
+
+import pytest
+
+from tests.command_line import SMALL, run_program
+from tff_algos import experiments
+from tff_algos.experiments import plugins
+
+# FedAvg whose clients step by the signs of their gradients: all that it takes.
+SIGN_AVG = '''"""SignAvg: FedAvg whose clients step by the signs of their gradients."""
+
+from typing import Annotated
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tff_algos import client_works
+from tff_algos.client_works import local_training
+from tff_algos.experiments import Recipe
+from tff_algos.hyperparameters import checked, hparam
+
+
+def _signs(gradient, weight, threshold):
+    keep = tf.cast(tf.abs(gradient) >= threshold, gradient.dtype)
+    return keep * tf.sign(gradient)
+
+
+@checked
+def build_sign_avg(
+    model_fn,
+    client_optimizer_fn,
+    *,
+    sign_threshold: Annotated[float, hparam(low=0, symbol="t")] = 0.0,
+):
+    """Builds SignAvg.
+
+    Args:
+      model_fn: The model.
+      client_optimizer_fn: The optimizer of local steps.
+      sign_threshold: Gradients below it count as zero.
+    """
+    update = client_works.build_local_update(client_optimizer_fn)
+    steps = local_training.corrected_gradients(lambda g, w: _signs(g, w, sign_threshold))
+
+    def client_update(model, round_num, server_weights, data):
+        done = update(model, round_num, server_weights, data.batches, steps)
+        weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
+        return done.report(model, server_weights, weighting), {}
+
+    work = client_works.build_round_process(model_fn, client_update)
+    return tff_algos.compose(model_fn, work)
+
+
+RECIPES = [
+    Recipe(
+        name="sign_avg",
+        title="SignAvg",
+        summary="FedAvg by signs",
+        paper="nobody, 2026",
+        build=build_sign_avg,
+    )
+]
+'''
+
+
+@pytest.fixture
+def sign_avg(tmp_path, monkeypatch):
+    (tmp_path / "sign_avg_package.py").write_text(SIGN_AVG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield "sign_avg_package"
+    sys.modules.pop("sign_avg_package", None)
+
+
+def test_an_algorithm_outside_of_the_repository_runs_by_name(sign_avg, tmp_path):
+    result = experiments.run(
+        "sign_avg",
+        "adult",
+        modules=[sign_avg],
+        data="generated",
+        output_dir=tmp_path / "run",
+        total_rounds=1,
+        client_learning_rate=2.0**-10,
+        client_epochs_per_round=1,
+        max_elements_per_client=20,
+        client_batch_size=20,
+        rounds_per_eval=0,
+        eval_clients=1,
+        personalization_epochs=0,
+    )
+    assert result.spec.title == "SignAvg on adult_generated"
+    assert result.spec.hyperparameters["sign_threshold"] == 0.0
+    # One step of the rate in each weight's direction, from zero.
+    for weight in result.weights.trainable:
+        assert {abs(float(w)) for w in weight.ravel()} <= {0.0, 2.0**-11, 2.0**-10}
+    assert any(weight.any() for weight in result.weights.trainable)
+
+
+def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
+    arguments = ["--module=sign_avg_package", "--algo=sign_avg", "--task=adult"]
+    environment = {"PYTHONPATH": str(tmp_path)}
+    finished = run_program(
+        *arguments,
+        *SMALL,
+        "--sign_threshold=0.001",
+        f"--output_dir={tmp_path / 'run'}",
+        environment=environment,
+    )
+    assert finished.status == 0, finished.err
+    assert "SignAvg on adult_generated" in finished.out
+    listed = run_program(*arguments, "--list", environment=environment)
+    assert "--sign_threshold=0.0" in listed.out
+    assert "Gradients below it count as zero (t; >= 0)" in listed.out
+
+
+def test_entry_points_are_found(sign_avg, monkeypatch):
+    point = importlib.metadata.EntryPoint("theirs", sign_avg, plugins.ENTRY_POINTS)
+    monkeypatch.setattr(
+        plugins.importlib.metadata, "entry_points", lambda group: [point]
+    )
+    assert plugins.load().algorithms["sign_avg"].title == "SignAvg"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "--module=bad_package has neither RECIPES nor TASKS"),
+        ("RECIPES = [1]", "--module=bad_package offers 1, expected a Recipe"),
+        ("TASKS = [1]", "--module=bad_package offers 1, expected a TaskEntry"),
+        ("1 / 0", "--module=bad_package cannot be imported: ZeroDivisionError"),
+        (
+            "import tff_algos.experiments.catalogue as c; RECIPES = [c.get('fedavg')]",
+            "--module=bad_package offers fedavg, which is taken",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named(source, message, tmp_path, monkeypatch):
+    (tmp_path / "bad_package.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    sys.modules.pop("bad_package", None)
+    with pytest.raises(plugins.ModuleError, match=message):
+        plugins.load(["bad_package"])
+
+
+def test_a_module_that_is_not_there_is_named():
+    with pytest.raises(
+        plugins.ModuleError, match="--module=nowhere cannot be imported"
+    ):
+        plugins.load(["nowhere"])
