@@ -6,7 +6,7 @@ import re
 import pytest
 
 import tasks
-from tests.command_line import SMALL, run_apart, run_here
+from tests.testing.command_line import SMALL, run_apart, run_here
 from tff_algos.experiments import catalogue, cli, launch, plugins
 from tff_algos.experiments.metrics_log import read_rows
 

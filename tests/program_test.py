@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from tests.command_line import run_program, start
+from tests.testing.command_line import run_program, start
 from tff_algos.experiments.metrics_log import read_rows
 
 COMMAND = (

@@ -7,9 +7,9 @@ import pytest
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import problems
-from tests.numbered_clients import numbered
-from tests.speed import some_fast
+from tests.testing import problems
+from tests.testing.numbered_clients import numbered
+from tests.testing.speed import some_fast
 from tff_algos import clients
 
 SGD = learning.optimizers.build_sgdm

@@ -8,9 +8,9 @@ import scipy.optimize
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import problems
-from tests.numbered_clients import numbered
-from tests.problems import f32
+from tests.testing import problems
+from tests.testing.numbered_clients import numbered
+from tests.testing.problems import f32
 from tff_algos.experiments.settings import ClientOptimizer, ServerOptimizer
 
 SGD = learning.optimizers.build_sgdm

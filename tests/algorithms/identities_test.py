@@ -5,8 +5,8 @@ import pytest
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import problems
-from tests.speed import some_fast
+from tests.testing import problems
+from tests.testing.speed import some_fast
 
 SGD = learning.optimizers.build_sgdm
 UNIFORM = learning.ClientWeighting.UNIFORM

@@ -8,9 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
-from tests.numbered_clients import numbered
-from tests.speed import some_fast
+from tests.testing import problems
+from tests.testing.numbered_clients import numbered
+from tests.testing.speed import some_fast
 from tff_algos.experiments.settings import ClientOptimizer
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.variable_model import FunctionalVariableModel

@@ -14,10 +14,10 @@ import tensorflow_federated as tff
 
 import tff_algos
 from tasks.task import Task
-from tests import problems
 from tests.algorithms import statistics_test
-from tests.block_problems import block_model
-from tests.problems import f32
+from tests.testing import problems
+from tests.testing.block_problems import block_model
+from tests.testing.problems import f32
 from tff_algos import execution
 from tff_algos.experiments import catalogue, cohorts
 from tff_algos.hyperparameters import HyperparameterError

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from tensorflow_federated import learning
 
-from tests import block_problems, problems
-from tests.remembering_cohorts import Training, run, vector
-from tests.remembering_processes import (
+from tests.testing import block_problems, problems
+from tests.testing.remembering_cohorts import Training, run, vector
+from tests.testing.remembering_processes import (
     ALGORITHMS,
     BATCH,
     CLIENTS,

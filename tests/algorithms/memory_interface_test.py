@@ -8,9 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import block_problems, problems
-from tests.remembering_cohorts import Training, run, vector
-from tests.remembering_processes import (
+from tests.testing import block_problems, problems
+from tests.testing.remembering_cohorts import Training, run, vector
+from tests.testing.remembering_processes import (
     ALGORITHMS,
     CLIENTS,
     NUM_CLIENTS,
@@ -19,7 +19,7 @@ from tests.remembering_processes import (
     process,
     some_rounds,
 )
-from tests.speed import some_fast
+from tests.testing.speed import some_fast
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.variable_model import FunctionalVariableModel
 

@@ -9,9 +9,9 @@ import functools
 import numpy as np
 import pytest
 
-from tests import block_problems, gradma_reference, problems
-from tests.remembering_cohorts import Training, vector
-from tests.remembering_processes import (
+from tests.testing import block_problems, gradma_reference, problems
+from tests.testing.remembering_cohorts import Training, vector
+from tests.testing.remembering_processes import (
     BATCH,
     BLOCK_CLIENTS,
     CLIENTS,

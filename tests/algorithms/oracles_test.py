@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import problems
-from tests.problems import f32
+from tests.testing import problems
+from tests.testing.problems import f32
 
 SGD = learning.optimizers.build_sgdm
 RATE, BATCH, EPOCHS = 0.1, 2, 2

@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 
 import tff_algos
 from tasks.models import normalized
-from tests.numbered_clients import numbered
-from tests.speed import some_fast
+from tests.testing.numbered_clients import numbered
+from tests.testing.speed import some_fast
 from tff_algos import execution
 
 SGD = tff.learning.optimizers.build_sgdm

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
-from tests import problems
+from tests.testing import problems
 from tff_algos import client_works
 from tff_algos.client_works import passes, unrolled_training
 from tff_algos.client_works.unrolled_training import Steps

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies as st
 
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos import execution
 from tff_algos.execution import (
     batched_passes,

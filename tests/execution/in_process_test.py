@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import problems
-from tests.execution import equivalence, models
+from tests.testing import equivalence, problems
+from tests.testing import learning_models as models
 from tff_algos import execution
 from tff_algos.execution import compilation
 

@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.execution import equivalence
+from tests.testing import equivalence
 from tff_algos.execution import native
 from tff_algos.execution import worker as worker_lib
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems, tiny_task
+from tests.testing import problems, tiny_task
 from tff_algos.experiments import evaluation
 
 SGD = tff.learning.optimizers.build_sgdm

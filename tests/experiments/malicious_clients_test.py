@@ -5,7 +5,7 @@ import pytest
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import cohorts, malicious_clients
 from tff_algos.experiments.run_spec import RunOptions

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import cohorts, evaluation, files, metrics_log
 from tff_algos.experiments.errors import CohortSizeError

@@ -8,8 +8,8 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import tiny_task
-from tests.command_line import SMALL, run_here
+from tests.testing import tiny_task
+from tests.testing.command_line import SMALL, run_here
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import report, results, run_spec, runner
 from tff_algos.experiments.metrics_log import read_rows

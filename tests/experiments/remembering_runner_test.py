@@ -10,8 +10,8 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import tiny_task
-from tests.speed import some_fast
+from tests.testing import tiny_task
+from tests.testing.speed import some_fast
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import catalogue, cohorts, physical_memory, run_spec, runner
 from tff_algos.experiments.errors import ResumeError

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tasks.models import cifar, fashion, image, layers, linear, normalized, text
-from tests.tasks import models_under_test
+from tests.testing import task_models
 from tff_algos.models.block_model import EVALUATION
 
 # Blocks, and the shape of the last one's input without the examples' axis.
@@ -43,7 +43,7 @@ MODELS = {
 def _built(name):
     build, num_blocks, _ = MODELS[name]
     model = build()
-    return model, models_under_test.moved_weights(model, seed=2), num_blocks
+    return model, task_models.moved_weights(model, seed=2), num_blocks
 
 
 def _close(got, expected):
@@ -58,7 +58,7 @@ def _close(got, expected):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_level_leads_to_the_predictions(name, training):
     model, weights, num_blocks = _built(name)
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     mode = model.mode(weights, x, training)
     whole = model.apply_blocks(weights, x, mode)
     assert model.num_blocks == len(whole.inputs) == num_blocks
@@ -71,7 +71,7 @@ def test_every_level_leads_to_the_predictions(name, training):
 @pytest.mark.parametrize("name", MODELS)
 def test_features_are_what_the_classifier_takes(name):
     model, weights, _ = _built(name)
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     result = model.apply_blocks(weights, x, EVALUATION)
     shape = MODELS[name][2]
     assert result.features.shape[1:].as_list() == shape
@@ -90,7 +90,7 @@ def test_features_have_a_static_shape_in_a_graph(name):
         assert result.features.shape[1:].as_list() == MODELS[name][2]
         return tf.shape(result.features)
 
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     assert features_shape(x).numpy().tolist() == [4, *MODELS[name][2]]
 
 
@@ -107,7 +107,7 @@ WITH_DROPOUT = {
 @pytest.mark.parametrize("name", MODELS)
 def test_masks_are_made_from_the_last_bias_and_the_batch(name):
     model, weights, _ = _built(name)
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     mode = model.mode(weights, x)
     assert mode.batch_statistics
     assert model.mode(weights, x, training=False) is EVALUATION
@@ -125,7 +125,7 @@ def test_masks_are_made_from_the_last_bias_and_the_batch(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_modes_differ_only_where_a_model_has_dropout_or_batch_norm(name):
     model, weights, _ = _built(name)
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     training, plain = (
         model.predict_on_batch(weights, x, training=training).numpy()
         for training in (True, False)
@@ -137,7 +137,7 @@ def test_modes_differ_only_where_a_model_has_dropout_or_batch_norm(name):
 @pytest.mark.parametrize("name", ["tiny_nn", "lenet", "resnet20"])
 def test_statistics_move_with_training_alone(name):
     model, weights, _ = _built(name)
-    x, _ = models_under_test.examples(model, seed=3)
+    x, _ = task_models.examples(model, seed=3)
     moved = model.apply_blocks(weights, x, model.mode(weights, x)).non_trainable
     frozen = model.apply_blocks(weights, x, EVALUATION).non_trainable
     for old, new, same in zip(weights[1], moved, frozen, strict=True):

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from tasks.models import cifar, image
-from tests.tasks import models_under_test
+from tests.testing import task_models
 
 MODEL_IDS = get_args(cifar.ModelId)
 
@@ -24,7 +24,7 @@ def _images(seed, num_examples=4):
 )
 def test_the_model_has_the_published_size(num_classes, expected):
     model = cifar.build_cifar_model("cnn", num_classes, seed=0)
-    assert models_under_test.num_weights(model) == expected
+    assert task_models.num_weights(model) == expected
     sizes = [weight.size for weight in model.initial_weights[0]]
     layers = [kernel + bias for kernel, bias in zip(sizes[::2], sizes[1::2])]
     assert layers[:4] == [4_864, 102_464, 1_573_248, 73_920]
@@ -33,7 +33,7 @@ def test_the_model_has_the_published_size(num_classes, expected):
 
 def test_the_model_with_response_normalisation_has_the_published_size():
     model = cifar.build_cifar_model("cnn_lrn", 10, seed=0)
-    assert models_under_test.num_weights(model) == 797_962
+    assert task_models.num_weights(model) == 797_962
     sizes = [weight.size for weight in model.initial_weights[0]]
     layers = [kernel + bias for kernel, bias in zip(sizes[::2], sizes[1::2])]
     assert layers == [4_864, 102_464, 614_784, 73_920, 1_930]
@@ -125,7 +125,7 @@ def _keras_model(model_id):
 @pytest.mark.parametrize("model_id", MODEL_IDS)
 def test_without_dropout_it_equals_keras_layers(model_id):
     model = cifar.build_cifar_model(model_id, 10, seed=3)
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     x, y = _images(seed=4)
     reference = _keras_model(model_id)
     reference.build(x.shape)
@@ -137,7 +137,7 @@ def test_without_dropout_it_equals_keras_layers(model_id):
         )
     expected_gradients = tape.gradient(expected_loss, reference.trainable_variables)
     logits = model.predict_on_batch((weights, ()), x, training=False)
-    loss, gradients = models_under_test.loss_and_gradients(
+    loss, gradients = task_models.loss_and_gradients(
         model, weights, x, y, training=False
     )
     np.testing.assert_allclose(logits, expected_logits, rtol=1e-4, atol=1e-5)
@@ -158,7 +158,7 @@ def test_without_dropout_training_changes_nothing():
 
 def test_dropout_is_a_function_of_weights_and_batch():
     model = cifar.build_cifar_model("cnn", 10, seed=0)
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     x, _ = _images(seed=1)
     moved = (*weights[:-1], weights[-1] + 1e-3)
 
@@ -203,7 +203,7 @@ def test_batches_over_clients_with_different_weights(model_id):
     ]
     stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *clients)
     batched = tf.vectorized_map(
-        lambda client: models_under_test.loss_and_gradients(model, *client), stacked
+        lambda client: task_models.loss_and_gradients(model, *client), stacked
     )
     for index, client in enumerate(clients):
         tf.nest.map_structure(
@@ -211,14 +211,14 @@ def test_batches_over_clients_with_different_weights(model_id):
                 got[index], expected, rtol=1e-3, atol=1e-5
             ),
             batched,
-            models_under_test.loss_and_gradients(model, *client),
+            task_models.loss_and_gradients(model, *client),
         )
 
 
 def _hessian_product(model, weights, x, y, direction):
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        _, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+        _, gradients = task_models.loss_and_gradients(model, weights, x, y)
         along = _inner(gradients, direction)
     return tape.gradient(along, weights)
 
@@ -230,7 +230,7 @@ def _inner(a, b):
 @pytest.mark.parametrize("model_id", MODEL_IDS)
 def test_differentiates_twice(model_id):
     model = cifar.build_cifar_model(model_id, 10, seed=0)
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     x, y = _images(seed=1, num_examples=2)
     rng = np.random.default_rng(2)
     u, v = ([rng.standard_normal(w.shape, np.float32) for w in weights] for _ in "uv")
@@ -244,7 +244,7 @@ def test_differentiates_twice(model_id):
 @pytest.mark.parametrize("model_id", MODEL_IDS)
 def test_second_derivatives_batch_over_clients(model_id):
     model = cifar.build_cifar_model(model_id, 10, seed=0)
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     batches = [_images(seed, num_examples=2) for seed in (0, 1)]
     rng = np.random.default_rng(2)
     v = [rng.standard_normal(w.shape, np.float32) for w in weights]

@@ -8,8 +8,8 @@ import pytest
 import tasks
 from tasks import emnist
 from tasks.task import DataOptions, TaskError
-from tests.command_line import SMALL, run_here
-from tests.tasks import federated_file
+from tests.testing import federated_file
+from tests.testing.command_line import SMALL, run_here
 
 CLIENTS = ("a", "b", "c")
 

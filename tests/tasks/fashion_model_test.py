@@ -5,12 +5,12 @@ import tensorflow as tf
 import tf_keras
 
 from tasks.models import fashion, layers
-from tests.tasks import models_under_test
+from tests.testing import task_models
 
 
 def test_the_model_has_the_published_size():
     model = fashion.build_fashion_model(seed=0)
-    assert models_under_test.num_weights(model) == 21_840
+    assert task_models.num_weights(model) == 21_840
     sizes = [weight.size for weight in model.initial_weights[0]]
     layers = [kernel + bias for kernel, bias in zip(sizes[::2], sizes[1::2])]
     assert layers == [260, 5_020, 16_050, 510]
@@ -47,8 +47,8 @@ def _keras_model():
 
 def test_without_dropout_it_equals_keras_layers():
     model = fashion.build_fashion_model(seed=3)
-    weights = models_under_test.constants(model)
-    x, y = models_under_test.images(seed=4)
+    weights = task_models.constants(model)
+    x, y = task_models.images(seed=4)
     reference = _keras_model()
     reference.build(x.shape)
     reference.set_weights(weights)
@@ -59,7 +59,7 @@ def test_without_dropout_it_equals_keras_layers():
         )
     expected_gradients = tape.gradient(expected_loss, reference.trainable_variables)
     logits = model.predict_on_batch((weights, ()), x, training=False)
-    loss, gradients = models_under_test.loss_and_gradients(
+    loss, gradients = task_models.loss_and_gradients(
         model, weights, x, y, training=False
     )
     np.testing.assert_allclose(logits, expected_logits, rtol=1e-4, atol=1e-5)
@@ -70,8 +70,8 @@ def test_without_dropout_it_equals_keras_layers():
 
 def test_dropout_is_a_function_of_weights_and_batch():
     model = fashion.build_fashion_model(seed=0)
-    weights = models_under_test.constants(model)
-    x, _ = models_under_test.images(seed=1)
+    weights = task_models.constants(model)
+    x, _ = task_models.images(seed=1)
     moved = (*weights[:-1], weights[-1] + 1e-3)
 
     def logits(weights, x, training=True):
@@ -105,7 +105,7 @@ def test_channels_are_dropped_after_the_second_convolution():
         hidden_kernel.reshape(4, 4, 20, 50)[:, :, number, number] = 1.0 / 16.0
         kernel[number, number] = 1.0
     weights = tuple(tf.constant(weight) for weight in weights)
-    x, _ = models_under_test.images(seed=5, num_examples=300)
+    x, _ = task_models.images(seed=5, num_examples=300)
     logits = model.predict_on_batch((weights, ()), x, training=True).numpy()
     # Either dropout doubles what it keeps; a channel is dropped whole or not at all.
     assert set(np.unique(logits)) == {0.0, 4.0}
@@ -118,14 +118,14 @@ def test_batches_over_clients_with_different_weights():
     model = fashion.build_fashion_model(seed=0)
     clients = [
         (
-            models_under_test.constants(fashion.build_fashion_model(seed)),
-            *models_under_test.images(seed, num_examples=2),
+            task_models.constants(fashion.build_fashion_model(seed)),
+            *task_models.images(seed, num_examples=2),
         )
         for seed in (0, 1)
     ]
     stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *clients)
     batched = tf.vectorized_map(
-        lambda client: models_under_test.loss_and_gradients(model, *client), stacked
+        lambda client: task_models.loss_and_gradients(model, *client), stacked
     )
     for index, client in enumerate(clients):
         tf.nest.map_structure(
@@ -133,14 +133,14 @@ def test_batches_over_clients_with_different_weights():
                 got[index], expected, rtol=1e-3, atol=1e-5
             ),
             batched,
-            models_under_test.loss_and_gradients(model, *client),
+            task_models.loss_and_gradients(model, *client),
         )
 
 
 def test_differentiates_twice():
     model = fashion.build_fashion_model(seed=0)
-    weights = models_under_test.constants(model)
-    x, y = models_under_test.images(seed=1, num_examples=2)
+    weights = task_models.constants(model)
+    x, y = task_models.images(seed=1, num_examples=2)
     rng = np.random.default_rng(2)
     u, v = ([rng.standard_normal(w.shape, np.float32) for w in weights] for _ in "uv")
 
@@ -150,7 +150,7 @@ def test_differentiates_twice():
     def hessian_product(direction):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            _, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+            _, gradients = task_models.loss_and_gradients(model, weights, x, y)
             along = inner(gradients, direction)
         return tape.gradient(along, weights)
 

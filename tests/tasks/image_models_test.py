@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import image, layers
-from tests.tasks import models_under_test
+from tests.testing import task_models
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tests.tasks import models_under_test
 )
 def test_image_models_have_the_published_sizes(model_id, only_digits, expected):
     model = image.build_emnist_model(model_id, only_digits, seed=0)
-    assert models_under_test.num_weights(model) == expected
+    assert task_models.num_weights(model) == expected
     assert all(type(weight) is np.ndarray for weight in model.initial_weights[0])
 
 
@@ -57,13 +57,13 @@ def test_image_models_equal_tffs_keras_models(model_id):
     )
     reference = task.model_fn()
     model = image.build_emnist_model(model_id, True, seed=3)
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     tf.nest.map_structure(
         lambda variable, value: variable.assign(value),
         tuple(reference.trainable_variables),
         weights,
     )
-    x, y = models_under_test.images(seed=4)
+    x, y = task_models.images(seed=4)
 
     with tf.GradientTape() as tape:
         probabilities = reference.predict_on_batch(x, training=False)
@@ -72,7 +72,7 @@ def test_image_models_equal_tffs_keras_models(model_id):
         )
     expected_gradients = tape.gradient(expected_loss, reference.trainable_variables)
     logits = model.predict_on_batch((weights, ()), x, training=False)
-    loss, gradients = models_under_test.loss_and_gradients(
+    loss, gradients = task_models.loss_and_gradients(
         model, weights, x, y, training=False
     )
 
@@ -93,13 +93,13 @@ def test_image_models_batch_over_clients_with_different_weights(model_id):
                     model_id, True, seed
                 ).initial_weights[0]
             ),
-            *models_under_test.images(seed, num_examples=2),
+            *task_models.images(seed, num_examples=2),
         )
         for seed in (0, 1)
     ]
     stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *clients)
     batched = tf.vectorized_map(
-        lambda client: models_under_test.loss_and_gradients(model, *client), stacked
+        lambda client: task_models.loss_and_gradients(model, *client), stacked
     )
     for index, client in enumerate(clients):
         tf.nest.map_structure(
@@ -107,15 +107,15 @@ def test_image_models_batch_over_clients_with_different_weights(model_id):
                 got[index], expected, rtol=1e-3, atol=1e-5
             ),
             batched,
-            models_under_test.loss_and_gradients(model, *client),
+            task_models.loss_and_gradients(model, *client),
         )
 
 
 @pytest.mark.parametrize("model_id", get_args(image.ModelId))
 def test_image_models_differentiate_twice(model_id):
     model = image.build_emnist_model(model_id, True, seed=0)
-    weights = models_under_test.constants(model)
-    x, y = models_under_test.images(seed=1, num_examples=2)
+    weights = task_models.constants(model)
+    x, y = task_models.images(seed=1, num_examples=2)
     rng = np.random.default_rng(2)
     u, v = ([rng.standard_normal(w.shape, np.float32) for w in weights] for _ in "uv")
 
@@ -125,7 +125,7 @@ def test_image_models_differentiate_twice(model_id):
     def hessian_product(direction):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            _, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+            _, gradients = task_models.loss_and_gradients(model, weights, x, y)
             along = inner(gradients, direction)
         return tape.gradient(along, weights)
 
@@ -157,8 +157,8 @@ def test_dropout_masks_of_other_seeds_and_layers_are_independent():
 @pytest.mark.parametrize("model_id", ["cnn_dropout", "cnn_dense_dropout"])
 def test_dropout_is_a_function_of_weights_and_batch(model_id):
     model = image.build_emnist_model(model_id, True, seed=0)
-    weights = models_under_test.constants(model)
-    x, _ = models_under_test.images(seed=1)
+    weights = task_models.constants(model)
+    x, _ = task_models.images(seed=1)
     moved = (*weights[:-1], weights[-1] + 1e-3)
 
     def logits(weights, x, training=True):
@@ -176,8 +176,8 @@ def test_dense_dropout_drops_half_of_cnns_last_hidden_layer():
         image.build_emnist_model(model_id, True, seed=0)
         for model_id in ("cnn", "cnn_dense_dropout")
     )
-    *weights, _, bias = models_under_test.constants(cnn)
-    x, _ = models_under_test.images(seed=1, num_examples=500)
+    *weights, _, bias = task_models.constants(cnn)
+    x, _ = task_models.images(seed=1, num_examples=500)
 
     def hidden(model, training):
         """Returns hidden units 0 to 9, copied to the logits."""

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tasks.models import linear
-from tests.tasks import models_under_test
+from tests.testing import task_models
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from tests.tasks import models_under_test
 )
 def test_sizes(num_features, num_classes, expected):
     model = linear.build_linear_model(num_features, num_classes)
-    assert models_under_test.num_weights(model) == expected
+    assert task_models.num_weights(model) == expected
     assert all(type(weight) is np.ndarray for weight in model.initial_weights[0])
     assert not any(weight.any() for weight in model.initial_weights[0])
 
@@ -43,7 +43,7 @@ def test_loss_and_gradients_are_those_of_softmax_regression():
     y = np.array([0, 2, 1, 1, 2], np.int32)
     kernel, bias = (rng.standard_normal(shape, np.float32) for shape in ((4, 3), (3,)))
     weights = (tf.constant(kernel), tf.constant(bias))
-    loss, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+    loss, gradients = task_models.loss_and_gradients(model, weights, x, y)
 
     scores = np.exp(x @ kernel + bias)
     probabilities = scores / scores.sum(1, keepdims=True)

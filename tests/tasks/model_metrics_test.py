@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import image, metrics, text
-from tests.speed import some_fast
-from tests.tasks import models_under_test
+from tests.testing import task_models
+from tests.testing.speed import some_fast
 from tff_algos.models.variable_model import FunctionalVariableModel
 
 
@@ -113,9 +113,9 @@ def _clients(task):
     datasets = []
     for seed, num_examples in ((0, 5), (1, 3)):
         if task == "image":
-            examples = models_under_test.images(seed, num_examples)
+            examples = task_models.images(seed, num_examples)
         else:
-            examples = models_under_test.characters(seed, num_examples, length=6)
+            examples = task_models.characters(seed, num_examples, length=6)
         datasets.append(tf.data.Dataset.from_tensor_slices(examples).batch(2))
     return datasets
 
@@ -123,7 +123,7 @@ def _clients(task):
 def _expected_metrics(model, datasets):
     """The metrics of the initial weights, by a plain loop."""
     state = model.initialize_metrics_state()
-    weights = (models_under_test.constants(model), ())
+    weights = (task_models.constants(model), ())
     for x, y in (batch for dataset in datasets for batch in dataset):
         logits = model.predict_on_batch(weights, x, training=False)
         output = tff.learning.models.BatchOutput(

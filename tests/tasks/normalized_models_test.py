@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 import tf_keras
 
 from tasks.models import normalized
-from tests.tasks import models_under_test
+from tests.testing import task_models
 from tff_algos.hyperparameters import HyperparameterError, record
 from tff_algos.models.block_model import EVALUATION, Mode
 
@@ -77,7 +77,7 @@ def test_the_published_sizes(build, classes, expected, expected_without):
 def test_resnet20_takes_images_of_64_pixels():
     model = normalized.build_resnet20(200, 0)
     assert model.input_spec[0].shape.as_list() == [None, 64, 64, 3]
-    x, _ = models_under_test.examples(model, seed=0, num_examples=1)
+    x, _ = task_models.examples(model, seed=0, num_examples=1)
     result = model.apply_blocks(model.initial_weights, x, EVALUATION)
     shapes = [value.shape[1:].as_list() for value in (*result.inputs, result.output)]
     assert shapes == [
@@ -202,10 +202,10 @@ def _keras_model(name, weights):
 def test_without_dropout_it_equals_keras_layers(name, batch_statistics, float64_keras):
     del float64_keras  # What it does is its effect.
     model = BUILD[name]()
-    x, y = models_under_test.examples(model, seed=3, num_examples=8)
+    x, y = task_models.examples(model, seed=3, num_examples=8)
     weights, x = tf.nest.map_structure(
         lambda value: tf.cast(value, tf.float64),
-        (models_under_test.moved_weights(model, seed=2), x),
+        (task_models.moved_weights(model, seed=2), x),
     )
     reference = _keras_model(name, weights)
 
@@ -249,7 +249,7 @@ def test_half_of_the_last_hidden_units_are_dropped(name, units):
     weights = [np.zeros_like(weight) for weight in model.initial_weights[0]]
     weights[-3][:] = 1.0
     weights[-2][:] = np.eye(units)
-    x, _ = models_under_test.examples(model, seed=5, num_examples=50)
+    x, _ = task_models.examples(model, seed=5, num_examples=50)
     kept = model.predict_on_batch((tuple(weights), ()), x, training=True).numpy()
     assert set(np.unique(kept)) == {0.0, 2.0}
     assert abs(np.mean(kept == 0.0) - 0.5) < 0.02
@@ -257,8 +257,8 @@ def test_half_of_the_last_hidden_units_are_dropped(name, units):
 
 def test_half_of_lenets_features_are_dropped():
     model = BUILD["lenet"]()
-    weights = models_under_test.moved_weights(model, seed=2)
-    x, _ = models_under_test.examples(model, seed=3, num_examples=50)
+    weights = task_models.moved_weights(model, seed=2)
+    x, _ = task_models.examples(model, seed=3, num_examples=50)
     mode = model.mode(weights, x)
     full, dropped = (
         model.apply_blocks(weights, x, one).features.numpy()
@@ -287,8 +287,8 @@ def test_batches_over_clients_with_different_weights(name, norm):
     model = BUILD[name](norm=norm)
     clients = [
         (
-            models_under_test.moved_weights(BUILD[name](seed, norm), seed),
-            *models_under_test.examples(model, seed),
+            task_models.moved_weights(BUILD[name](seed, norm), seed),
+            *task_models.examples(model, seed),
         )
         for seed in (0, 1)
     ]
@@ -318,8 +318,8 @@ def _inner(a, b):
 @pytest.mark.parametrize(("name", "norm"), WITH_DERIVATIVES)
 def test_differentiates_twice(name, norm):
     model = BUILD[name](norm=norm)
-    weights = models_under_test.moved_weights(model, seed=2)
-    x, y = models_under_test.examples(model, seed=1)
+    weights = task_models.moved_weights(model, seed=2)
+    x, y = task_models.examples(model, seed=1)
     rng = np.random.default_rng(2)
     v = [0.1 * rng.standard_normal(w.shape, np.float32) for w in weights[0]]
 
@@ -339,7 +339,7 @@ def test_differentiates_twice(name, norm):
 
 def test_it_trains_in_tffs_own_algorithms():
     model = BUILD["tiny_nn"]()
-    dataset = tf.data.Dataset.from_tensors(models_under_test.examples(model, seed=1))
+    dataset = tf.data.Dataset.from_tensors(task_models.examples(model, seed=1))
     trained = []
     for model_or_fn in (
         model,
@@ -354,7 +354,7 @@ def test_it_trains_in_tffs_own_algorithms():
     (_, gradients, _) = _step(
         model,
         tf.nest.map_structure(tf.constant, model.initial_weights),
-        *models_under_test.examples(model, seed=1),
+        *task_models.examples(model, seed=1),
     )
     for weights in trained:
         for got, initial, gradient in zip(

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import gru, initializers, lstm, text
-from tests.speed import some_fast
-from tests.tasks import models_under_test
+from tests.testing import task_models
+from tests.testing.speed import some_fast
 
 TIME, BATCH, INPUTS, UNITS = 7, 3, 4, 5
 
@@ -53,7 +53,7 @@ def test_recurrent_layers_equal_keras(name):
 
 def _assert_equal_where_no_padding(model, reference, x, y):
     """Asserts equal logits, loss and gradients, at weights of the model's own."""
-    weights = models_under_test.constants(model)
+    weights = task_models.constants(model)
     tf.nest.map_structure(
         lambda variable, value: variable.assign(value),
         tuple(reference.trainable_variables),
@@ -70,7 +70,7 @@ def _assert_equal_where_no_padding(model, reference, x, y):
         expected_loss = mean_loss(expected)
     expected_gradients = tape.gradient(expected_loss, reference.trainable_variables)
     logits = model.predict_on_batch((weights, ()), x, training=True)
-    loss, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+    loss, gradients = task_models.loss_and_gradients(model, weights, x, y)
     np.testing.assert_allclose(
         logits * mask[..., tf.newaxis],
         expected * mask[..., tf.newaxis],
@@ -90,8 +90,8 @@ def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
         spec, use_synthetic_data=True
     )
     model = text.build_lstm_model(seed=1)
-    assert models_under_test.num_weights(model) == 820_522
-    x, y = models_under_test.characters(seed=2)
+    assert task_models.num_weights(model) == 820_522
+    x, y = task_models.characters(seed=2)
     _assert_equal_where_no_padding(model, task.model_fn(), x, y)
 
 
@@ -112,7 +112,7 @@ def test_word_model_equals_tffs_keras_model_where_the_target_is_no_padding():
 
 def test_word_model_has_the_published_size():
     model = text.build_word_model()
-    assert models_under_test.num_weights(model) == 4_050_748
+    assert task_models.num_weights(model) == 4_050_748
     sizes = [weight.size for weight in model.initial_weights[0]]
     assert sizes[0] == 960_384 and sum(sizes[1:4]) == 2_055_560
     assert sum(sizes[4:6]) == 64_416 and sum(sizes[6:]) == 970_388
@@ -132,7 +132,7 @@ def test_word_weights_start_as_keras_starts_them():
 def test_gru_model_has_the_published_sizes():
     for vocab_size, expected in ((90, 4_053_594), (86, 4_048_470)):
         model = text.build_gru_model(vocab_size)
-        assert models_under_test.num_weights(model) == expected
+        assert task_models.num_weights(model) == expected
     assert model.initial_weights[0][3].shape == (2, 3 * 1024)
 
 
@@ -146,10 +146,10 @@ def test_gru_model_equals_keras():
         ]
     )
     reference.build([None, 80])
-    embedding, *others = models_under_test.constants(model)
+    embedding, *others = task_models.constants(model)
     weights = (20.0 * embedding, *others)
     reference.set_weights([weight.numpy() for weight in weights])
-    x, _ = models_under_test.characters(seed=2)
+    x, _ = task_models.characters(seed=2)
     logits = model.predict_on_batch((weights, ()), x, training=True)
     assert np.std(logits) > 0.1
     np.testing.assert_allclose(logits, reference(x), rtol=1e-4, atol=1e-5)
@@ -192,7 +192,7 @@ def _small_model(name, seed=1, gradient="fused"):
 
 def _client(name, seed):
     tokens = np.random.default_rng(seed).integers(0, 11, (2, 5)).astype(np.int32)
-    weights = models_under_test.constants(_small_model(name, seed))
+    weights = task_models.constants(_small_model(name, seed))
     return weights, tf.constant(tokens[:, :-1]), tf.constant(tokens[:, 1:])
 
 
@@ -202,7 +202,7 @@ def test_text_models_batch_over_clients(name):
     clients = [_client(name, 0), _client(name, 1)]
     stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *clients)
     batched = tf.vectorized_map(
-        lambda client: models_under_test.loss_and_gradients(model, *client), stacked
+        lambda client: task_models.loss_and_gradients(model, *client), stacked
     )
     for index, one in enumerate(clients):
         tf.nest.map_structure(
@@ -210,7 +210,7 @@ def test_text_models_batch_over_clients(name):
                 got[index], expected, rtol=1e-3, atol=1e-5
             ),
             batched,
-            models_under_test.loss_and_gradients(model, *one),
+            task_models.loss_and_gradients(model, *one),
         )
 
 
@@ -222,7 +222,7 @@ def test_text_models_differentiate_twice(name):
         model = _small_model(name, gradient=gradient)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            _, gradients = models_under_test.loss_and_gradients(model, weights, x, y)
+            _, gradients = task_models.loss_and_gradients(model, weights, x, y)
             along = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
         return tape.gradient(along, weights)
 

@@ -1,4 +1,4 @@
-"""Writes the BUILD files: `make build-file`, or `python -m tests.build_files`.
+"""Writes the BUILD files: `make build-file`, or `python -m tests.testing.build_files`.
 
 Every folder with Python files has one, where each file is a target named after it, and
 an `__init__.py` one named after the folder. A target's deps are what its file imports,
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 # All BUILD files in these are written here; others would be removed.
 _FOLDERS = ("benchmarks", "tasks", "tests", "tff_algos")

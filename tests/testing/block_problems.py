@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from tests import problems
+from tests.testing import problems
 from tff_algos.models.block_model import BlockModel, layer
 
 NUM_CLASSES = 3

@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 
 from tff_algos.experiments import cli
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # The smallest work that still trains, evaluates and personalizes.
 SMALL = (
     "--data=generated",

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
+from tests.testing import problems
 from tff_algos.clients.client_memory import client_data_fields
 
 # Clients' batches by their numbers, in the order in which they report.

@@ -16,7 +16,7 @@ import pathlib
 
 import pytest
 
-_FILE = pathlib.Path(__file__).with_name("durations.tsv")
+_FILE = pathlib.Path(__file__).parents[1] / "durations.tsv"
 # Seconds on one of two cores: up to the first a test is quick, beyond the second slow.
 _QUICK, _LONGEST_IN_CI = 2.5, 15.0
 # Less is not written down.

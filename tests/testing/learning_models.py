@@ -1,4 +1,4 @@
-"""Small models for tests of tff.learning, on the examples of tests.problems."""
+"""Small models for tests of tff.learning, on the examples of `problems`."""
 
 import collections
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
-from tests import problems
+from tests.testing import problems
 
 
 def functional_model() -> tff.learning.models.FunctionalModel:

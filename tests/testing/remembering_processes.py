@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import block_problems, problems
-from tests.remembering_cohorts import Cohort
+from tests.testing import block_problems, problems
+from tests.testing.remembering_cohorts import Cohort
 from tff_algos.models.block_model import Block, BlockModel
 from tff_algos.models.variable_model import FunctionalVariableModel
 
