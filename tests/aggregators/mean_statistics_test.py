@@ -1,4 +1,4 @@
-"""Batch normalisation's moving statistics travel, and are averaged by examples."""
+"""Batch normalization's moving statistics travel, and are averaged by examples."""
 
 import collections
 import functools
@@ -9,35 +9,24 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tasks.models import normalized
+from tests.testing import batch_statistics
+from tests.testing.batch_statistics import (
+    BATCH_SIZE,
+    RATE,
+    SIZES,
+    N,
+    datasets,
+    examples,
+    model,
+    statistics_after,
+)
+from tests.testing.local_steps import told
 from tests.testing.numbered_clients import numbered
 from tests.testing.speed import some_fast
-from tff_algos import execution
 
 SGD = tff.learning.optimizers.build_sgdm
-SHAPE, NUM_CLASSES, BATCH_SIZE = (2, 2, 1), 3, 4
-SIZES = (4, 8, 12)
-N = len(SIZES)
-# So small that weights stay as they are: statistics are then the batches' alone.
-RATE = 1e-12
-
-
-@functools.cache
-def model():
-    return normalized.build_tiny_nn(SHAPE, NUM_CLASSES, seed=0, norm="batch")
-
-
-def examples(client, size):
-    rng = np.random.default_rng(client)
-    x = rng.normal(loc=client, size=(size, *SHAPE)).astype(np.float32)
-    return x, rng.integers(0, NUM_CLASSES, size).astype(np.int32)
-
-
-def datasets(sizes=SIZES):
-    return [
-        tf.data.Dataset.from_tensor_slices(examples(client, size)).batch(BATCH_SIZE)
-        for client, size in enumerate(sizes)
-    ]
+REMEMBERING = ("scaffold", "feddyn", "moon")
+NUMBERED = ("afl", "mifa", "gradma")
 
 
 def with_memory(process):
@@ -47,20 +36,6 @@ def with_memory(process):
         collections.OrderedDict(data, memory=memory.dataset(client))
         for client, data in enumerate(numbered(datasets()))
     ]
-
-
-def statistics_after(client, size):
-    """A client's moving statistics after its batches, at the initial weights."""
-    trainable, non_trainable = (
-        tuple(map(tf.constant, part)) for part in model().initial_weights
-    )
-    x, _ = examples(client, size)
-    for start in range(0, size, BATCH_SIZE):
-        batch = tf.constant(x[start : start + BATCH_SIZE])
-        weights = (trainable, non_trainable)
-        mode = model().mode(weights, batch)
-        non_trainable = model().apply_blocks(weights, batch, mode).non_trainable
-    return [tensor.numpy() for tensor in non_trainable]
 
 
 def expected():
@@ -101,10 +76,8 @@ BUILDERS = {
     "moon": lambda: tff_algos.build_moon(model(), SGD(RATE), contrastive_strength=1.0),
     "fedmlb": lambda: tff_algos.build_fed_mlb(model(), SGD(RATE)),
 }
-REMEMBERING = ("scaffold", "feddyn", "moon")
 # One of each kind of client work, of numbered updates and of remembering clients.
 FAST = ("fedavg", "uga", "gradma")
-NUMBERED = ("afl", "mifa", "gradma")
 
 
 @functools.cache
@@ -121,12 +94,6 @@ def data_for(name):
 def statistics_of(name, state):
     weights = process(name).get_model_weights(state)
     return [np.asarray(tensor) for tensor in weights.non_trainable]
-
-
-@pytest.fixture(autouse=True)
-def in_process():
-    with execution.in_process_context():
-        yield
 
 
 @pytest.mark.parametrize(
@@ -184,3 +151,23 @@ def test_statistics_are_in_no_update_norm():
     """With weights that stay as they are the update is nothing, however they move."""
     output = process("fedavg").next(process("fedavg").initialize(), datasets())
     assert output.metrics["finalizer"]["update_norm"] < 1e-9
+
+
+def test_statistics_of_batch_normalization_weigh_by_the_examples_told():
+    process = tff_algos.build_fed_avg(
+        batch_statistics.model(),
+        SGD(batch_statistics.RATE),
+        client_weighting=tff.learning.ClientWeighting.UNIFORM,
+        with_num_examples=True,
+    )
+    numbers = (3, 1, 7)
+    output = process.next(
+        process.initialize(), told(batch_statistics.datasets(), numbers)
+    )
+    each = [
+        batch_statistics.statistics_after(*c) for c in enumerate(batch_statistics.SIZES)
+    ]
+    expected = [np.average(t, axis=0, weights=numbers) for t in zip(*each, strict=True)]
+    found = process.get_model_weights(output.state).non_trainable
+    for tensor, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)

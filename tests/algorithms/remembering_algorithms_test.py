@@ -1,4 +1,4 @@
-"""Algorithms that remember: types, kinds of models, runtimes, bad input."""
+"""What holds for every algorithm that remembers: types, models, runtimes, clients."""
 
 import collections
 
@@ -8,27 +8,204 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests.testing import block_problems, problems
+from tests.testing import (
+    block_problems,
+    problems,
+    remembering_identities,
+    remembering_rounds,
+)
 from tests.testing.remembering_cohorts import Training, run, vector
+from tests.testing.remembering_identities import after, assert_same_bits
 from tests.testing.remembering_processes import (
     ALGORITHMS,
     CLIENTS,
     NUM_CLIENTS,
     cohort,
+    invalid_clients,
     model_of,
     process,
     some_rounds,
 )
 from tests.testing.speed import some_fast
-from tff_algos.hyperparameters import HyperparameterError
-from tff_algos.models.variable_model import FunctionalVariableModel
 
-SGD = tff.learning.optimizers.build_sgdm
+LINEAR_WEIGHTS = (tff.TensorType(np.float64, [5]), tff.TensorType(np.float64))
+
+
+def scalar_clients():
+    """F_1 = (w - 1)^2 / 2 and F_2 = (w - 3)^2 / 2 in the bias; two local steps."""
+    nothing = np.zeros((1, problems.NUM_FEATURES))
+    return {
+        k: problems.Client(nothing, np.array([target])).batches(1, epochs=2)
+        for k, target in enumerate((1.0, 3.0))
+    }
+
+
+GOLDEN = {  # The server's vector, the clients' ones, w; of two rounds.
+    "scaffold": [
+        (-1.9, (-0.95, -2.85), 0.38),
+        (-1.539, (-0.5415, -2.5365), 0.6878),
+    ],
+    "feddyn": [
+        (-0.185, (-0.0925, -0.2775), 0.74),
+        (-0.2844375, None, 1.50775),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_scaffold_and_feddyn_follow_a_trace_computed_by_hand(name):
+    training = Training(process(name, num_clients=2), 2)
+    training.set_weights(np.zeros(5), np.float64(0))
+    for mean, own, w in GOLDEN[name]:
+        training.round(scalar_clients())
+        held = training.state.client_work.shared
+        if name == "feddyn":
+            held = training.state.finalizer
+        remembering_rounds.assert_close(vector(held), [0, 0, 0, 0, 0, mean], rtol=1e-6)
+        remembering_rounds.assert_close(training.weights, [0, 0, 0, 0, 0, w], rtol=1e-6)
+        if own is not None:
+            remembering_rounds.assert_close(
+                [training.row(k)[-1] for k in range(2)], own, rtol=1e-6
+            )
+
+
+def minimum_of_all():
+    """Where the mean of all clients' losses, each client's alike, is smallest."""
+    features = [np.column_stack([c.x, np.ones(len(c.y))]) for c in CLIENTS]
+    hessian = sum(f.T @ f / len(f) for f in features)
+    target = sum(f.T @ c.y / len(f) for f, c in zip(features, CLIENTS, strict=True))
+    return np.linalg.solve(hessian, target)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_the_minimum_of_all_is_where_it_stands_still(name):
+    optimum = minimum_of_all()
+    gradients = np.array([client.gradient(optimum) for client in CLIENTS])
+    training = Training(process(name), NUM_CLIENTS)
+    training.set_weights(optimum[:-1], optimum[-1])
+    training.memory.update(
+        {
+            "client_index": np.arange(NUM_CLIENTS),
+            "accepted": np.full(NUM_CLIENTS, True),
+            "row": (gradients[:, :-1], gradients[:, -1]),
+        }
+    )
+    # Steps of whole gradients, of some clients.
+    training.round(cohort((0, 3, 5), batch_size=None, epochs=4))
+    remembering_rounds.assert_close(training.weights, optimum)
+    remembering_rounds.assert_close(
+        [training.row(k) for k in range(NUM_CLIENTS)], gradients
+    )
+    assert np.max(np.abs(gradients)) > 0.1
+
+
+# Momentum 0 is one optimizer for all three.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mifa",
+        pytest.param("moon", marks=pytest.mark.slow),
+        pytest.param("fedmlb", marks=pytest.mark.slow),
+    ],
+)
+def test_with_momentum_zero_it_is_the_one_without_momentum_to_the_bit(name):
+    data = some_rounds(model_of(name))
+    still = process(f"{name}m", server_momentum=0.0)
+    assert_same_bits(still, process(name), *data)
+
+
+def means_over_all(name):
+    """The mean of all clients' rows, and what the server holds, round after round."""
+    training = Training(process(name), NUM_CLIENTS)
+    for data in [*some_rounds(), cohort() | invalid_clients(), *some_rounds()]:
+        training.round(data)
+        rows = [training.row(k) for k in range(NUM_CLIENTS)]
+        state = training.state
+        mean = state.client_work.shared if name == "scaffold" else state.finalizer
+        yield np.mean(rows, axis=0), vector(mean)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_the_server_holds_the_mean_of_what_all_clients_remember(name):
+    norms = []
+    for mean, held in means_over_all(name):
+        remembering_identities.assert_close(held, mean)
+        norms.append(np.linalg.norm(mean))
+    assert min(norms) > 0.02 and np.max(np.abs(np.diff(norms))) > 5e-3
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_order_of_clients_does_not_matter(name):
+    in_order = some_rounds(model_of(name))
+    permuted = [dict(reversed(data.items())) for data in in_order]
+    remembering_identities.assert_close(
+        after(process(name), *permuted), after(process(name), *in_order)
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_invalid_clients_are_as_good_as_absent(name):
+    model = model_of(name)
+    data, bad = cohort(model=model), invalid_clients(model)
+    mixed = {4: bad[4], 0: data[0], 5: bad[5], **data, 6: bad[6]}
+    training = Training(process(name), NUM_CLIENTS)
+    for _ in range(2):
+        output = training.round(mixed)
+        measured = output.metrics["client_work"]
+        assert measured["num_non_finite_clients"] == 2
+        assert measured["num_empty_clients"] == 1
+        assert np.isfinite(measured["train"]["loss"])
+    remembering_identities.assert_close(
+        training.weights, after(process(name), data, data)
+    )
+    if training.memory is not None:
+        rows = [training.row(k) for k in range(NUM_CLIENTS)]
+        assert all(np.any(row) for row in rows[:4]) and not np.any(rows[4:])
+
+
+def assert_changes_nothing(process, first, rejected):
+    """Asserts that a round is rejected, and the next one goes on without it."""
+    training = run(process, NUM_CLIENTS, first)
+    before = training.state
+    rows = training.memory and [training.row(k) for k in range(NUM_CLIENTS)]
+    output = training.round(rejected)
+    assert output.metrics["finalizer"]["num_rejected_rounds"] == 1
+    for part in ("global_model_weights", "aggregator", "finalizer"):
+        np.testing.assert_array_equal(
+            vector(getattr(training.state, part)), vector(getattr(before, part))
+        )
+    # The client work counts the round.
+    changed = vector(training.state.client_work) - vector(before.client_work)
+    assert changed[0] == 1 and not np.any(changed[1:])
+    if rows:
+        np.testing.assert_array_equal(
+            [training.row(k) for k in range(NUM_CLIENTS)], rows
+        )
+    training.round(first)
+    np.testing.assert_array_equal(training.weights, after(process, first, first))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_round_without_valid_clients_changes_nothing(name):
+    model = model_of(name)
+    bad = invalid_clients(model)
+    # Of clients who have been valid, so that there is something to forget.
+    bad = {k: bad[4 + k] for k in range(3)}
+    assert_changes_nothing(process(name), cohort(model=model), bad)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "mifa", "gradma_s"])
+def test_a_round_that_overflows_at_the_server_changes_nothing(name):
+    # An update of 1e159 is finite, and its square is not.
+    x = np.full((1, problems.NUM_FEATURES), 1e80)
+    huge = problems.Client(x, np.ones(1)).batches()
+    assert_changes_nothing(process(name), cohort(), {0: huge, 1: cohort()[1]})
+
+
 EXAMPLES = {
     "linear": ((np.float64, [None, 5]), (np.float64, [None])),
     "blocks": ((np.float64, [None, 5]), (np.int32, [None])),
 }
-LINEAR_WEIGHTS = (tff.TensorType(np.float64, [5]), tff.TensorType(np.float64))
 # As of the test against NumPy.
 PERSISTENT = {
     "memory_size": 3,
@@ -37,18 +214,6 @@ PERSISTENT = {
     "server_momentum": 0.25,
     "memory_decay": 0.75,
 }
-
-
-def linear():
-    return problems.linear_model(np.float32)
-
-
-def variable():
-    return FunctionalVariableModel(linear())
-
-
-def blocks():
-    return block_problems.block_model(np.float32)
 
 
 def data_type_of(name, row=None):
@@ -134,12 +299,6 @@ def test_who_solves_quadratic_programs_measures_what_came_of_them(name):
     integers = ("qp_fallbacks", "qp_iterations", "num_active_rows", "num_memory_rows")
     assert {getattr(measured, key).dtype.type for key in integers} == {np.int32}
     assert measured.base_update_norm.dtype == measured.qp_residual.dtype == np.float32
-
-
-def test_mifa_measures_whom_it_has_seen():
-    measured = metrics_of(process("mifa")).aggregator
-    assert measured.num_seen_clients.dtype == np.int32
-    assert measured.num_non_finite_clients.dtype == np.int32
 
 
 @pytest.mark.parametrize(
@@ -239,192 +398,6 @@ def test_the_servers_rate_can_be_read_and_set(name):
     before, training.state = training.weights, state
     training.round(cohort(model=model_of(name)))
     np.testing.assert_array_equal(training.weights, before)
-
-
-EVERYBODY = {"num_clients": 3}
-BAD = [
-    (tff_algos.build_scaffold, {"client_learning_rate": 0.0}, "rate=0.0.*number > 0"),
-    (tff_algos.build_scaffold, {"num_clients": 0}, "num_clients=0.*an integer >= 1"),
-    (
-        tff_algos.build_scaffold,
-        {"control_variate": "both"},
-        "control_variate='both'.*one of mean_step, full_gradient",
-    ),
-    (
-        tff_algos.build_scaffold,
-        {"client_learning_rate_decay": 0.0},
-        r"client_learning_rate_decay=0.0.*in \(0, 1\]",
-    ),
-    (
-        tff_algos.build_fed_dyn,
-        {"dynamic_regularization": -0.1},
-        "dynamic_regularization=-0.1.*a number >= 0",
-    ),
-    (
-        tff_algos.build_fed_dyn,
-        {"dynamic_regularization": np.nan},
-        "dynamic_regularization=nan.*a number >= 0",
-    ),
-    (tff_algos.build_fed_dyn, {"num_clients": 2.0}, "num_clients=2.0.*an integer"),
-    (tff_algos.build_fed_dyn, {"mean_examples": 0.0}, "mean_examples=0.0.*number > 0"),
-    (
-        tff_algos.build_fed_dyn,
-        {"client_learning_rate_decay": 1.5},
-        r"client_learning_rate_decay=1.5.*in \(0, 1\]",
-    ),
-    (tff_algos.build_mifa, {"num_clients": -1}, "num_clients=-1.*an integer >= 1"),
-    (tff_algos.build_mifa, {"mean_over": "some"}, "mean_over='some'.*one of all, seen"),
-    (
-        tff_algos.build_mifa,
-        {"memory_dtype": "int8"},
-        "memory_dtype='int8'.*one of bfloat16, float32, float64",
-    ),
-    (
-        tff_algos.build_mifa,
-        {"client_learning_rate_decay": -1.0},
-        r"client_learning_rate_decay=-1.0.*in \(0, 1\]",
-    ),
-    (
-        tff_algos.build_mifa_m,
-        {"server_momentum": 1.0},
-        r"server_momentum=1.0.*in \[0, 1\)",
-    ),
-    (tff_algos.build_gradma_s, {"num_clients": True}, "num_clients=True.*an integer"),
-    (tff_algos.build_gradma_s, {"memory_size": -1}, "memory_size=-1.*integer >= 0"),
-    (tff_algos.build_gradma_s, {"memory_size": 2.5}, "memory_size=2.5.*integer >= 0"),
-    (
-        tff_algos.build_gradma_s,
-        {"memory_decay": 1.5},
-        r"memory_decay=1.5.*in \[0, 1\]",
-    ),
-    (
-        tff_algos.build_gradma_s,
-        {"server_momentum": -0.5},
-        r"server_momentum=-0.5.*in \[0, 1\)",
-    ),
-    (
-        tff_algos.build_gradma_s,
-        {"server_learning_rate": -1.0},
-        "server_learning_rate=-1.0.*>= 0",
-    ),
-    (tff_algos.build_gradma_s, {"qp_margin": 1.0}, r"qp_margin=1.0.*in \(-1, 1\)"),
-    (tff_algos.build_gradma_s, {"qp_scope": "both"}, "qp_scope='both'.*per_tensor"),
-    (
-        tff_algos.build_gradma_s,
-        {"memory_dtype": "half"},
-        "memory_dtype='half'.*bfloat16",
-    ),
-    (tff_algos.build_gradma_w, {"qp_margin": -1.0}, r"qp_margin=-1.0.*in \(-1, 1\)"),
-    (
-        tff_algos.build_gradma_w,
-        {"local_rows": ("server", "past")},
-        "local_rows='server,past'.*a list of previous, server, drift, each once, or",
-    ),
-    (
-        tff_algos.build_gradma_w,
-        {"local_rows": ("drift", "drift")},
-        "local_rows='drift,drift'.*each once",
-    ),
-    (
-        tff_algos.build_gradma_w,
-        {"persist_previous": "yes"},
-        "persist_previous='yes'.*True or False",
-    ),
-    (tff_algos.build_gradma, {"qp_scope": ""}, "qp_scope=''.*global, per_tensor"),
-    (tff_algos.build_gradma, {"memory_decay": -0.1}, "memory_decay=-0.1.*in"),
-    (
-        tff_algos.build_moon,
-        {"contrastive_strength": -1.0},
-        "contrastive_strength=-1.0.*>= 0",
-    ),
-    (
-        tff_algos.build_moon,
-        {"contrastive_temperature": 0.0},
-        "contrastive_temperature=0.0.*> 0",
-    ),
-    (tff_algos.build_moon_m, {"server_momentum": 1.5}, "server_momentum=1.5.*in"),
-    (tff_algos.build_fed_mlb, {"local_loss_weight": -1.0}, "local_loss_weight=-1.0"),
-    (tff_algos.build_fed_mlb, {"hybrid_loss_weight": np.inf}, "hybrid_loss_weight=inf"),
-    (tff_algos.build_fed_mlb, {"distillation_weight": -1.0}, "distillation_weight=-1"),
-    (
-        tff_algos.build_fed_mlb,
-        {"distillation_temperature": 0.0},
-        "distillation_temperature=0.0.*> 0",
-    ),
-    (
-        tff_algos.build_fed_mlb,
-        {"gradient_clip_norm": 0.0},
-        "gradient_clip_norm=0.0.*> 0",
-    ),
-    (
-        tff_algos.build_fed_mlb_m,
-        {"server_learning_rate": -0.1},
-        "server_learning_rate=-0.1.*>= 0",
-    ),
-]
-REQUIRED = {
-    tff_algos.build_scaffold: EVERYBODY | {"client_learning_rate": 0.1},
-    tff_algos.build_fed_dyn: EVERYBODY | {"dynamic_regularization": 0.1},
-    tff_algos.build_mifa: EVERYBODY,
-    tff_algos.build_mifa_m: EVERYBODY,
-    tff_algos.build_gradma_s: EVERYBODY,
-    tff_algos.build_gradma: EVERYBODY,
-    tff_algos.build_moon: {"contrastive_strength": 1.0},
-    tff_algos.build_moon_m: {"contrastive_strength": 1.0},
-}
-ON_BLOCKS = (
-    tff_algos.build_moon,
-    tff_algos.build_moon_m,
-    tff_algos.build_fed_mlb,
-    tff_algos.build_fed_mlb_m,
-)
-
-
-def build(builder, model, **changes):
-    optimizers = [] if builder is tff_algos.build_scaffold else [SGD(0.1)]
-    return builder(model, *optimizers, **REQUIRED.get(builder, {}) | changes)
-
-
-@pytest.mark.parametrize(("builder", "changes", "message"), BAD)
-def test_bad_hyperparameters_are_named_in_one_line(builder, changes, message):
-    model = blocks() if builder in ON_BLOCKS else linear()
-    with pytest.raises(HyperparameterError, match=message) as caught:
-        build(builder, model, **changes)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("builder", [tff_algos.build_gradma_w, tff_algos.build_gradma])
-def test_corrected_steps_refuse_models_in_variables(builder):
-    with pytest.raises(TypeError, match="FunctionalModel, which has gradients.*found"):
-        build(builder, variable)
-
-
-@pytest.mark.parametrize("model", [linear, lambda: variable], ids=["plain", "variable"])
-@pytest.mark.parametrize("builder", ON_BLOCKS)
-def test_who_looks_into_blocks_refuses_models_without_any(builder, model):
-    with pytest.raises(
-        TypeError, match="BlockModel of at least 1 blocks, found <class"
-    ):
-        build(builder, model())
-
-
-@pytest.mark.parametrize("builder", [*REQUIRED, tff_algos.build_gradma_w])
-def test_a_model_of_the_wrong_kind_is_named(builder):
-    with pytest.raises(TypeError, match=r"Expected a .*Model.*found"):
-        build(builder, 3)
-
-
-@pytest.mark.parametrize(
-    "builder",
-    [tff_algos.build_scaffold, tff_algos.build_fed_dyn, tff_algos.build_gradma_s],
-)
-def test_an_unweighted_aggregator_is_refused_with_a_tip(builder):
-    with pytest.raises(TypeError, match="as_weighted_aggregator"):
-        build(
-            builder,
-            linear(),
-            model_aggregator=tff.aggregators.UnweightedMeanFactory(),
-        )
 
 
 def test_a_memory_of_clients_that_no_memory_is_made_for_is_refused():
