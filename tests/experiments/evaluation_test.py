@@ -1,4 +1,4 @@
-"""How clients fare by themselves: distributions, evaluation, who improves."""
+"""Evaluation: of chosen clients, by client and pooled, and who improves."""
 
 import functools
 
@@ -15,6 +15,49 @@ from tff_algos.experiments import evaluation
 SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
 START = tff.learning.models.ModelWeights(*TASK.model.initial_weights)
+CLIENTS = ("0", "1", "2")
+
+IDS = [f"client {n}" for n in range(50)]
+
+
+def test_the_evaluated_clients_are_a_fixed_sample_or_all():
+    chosen = evaluation.choose_clients(IDS, 7, seed=3)
+    assert len(chosen) == 7 and chosen == evaluation.choose_clients(IDS, 7, seed=3)
+    assert chosen == sorted(chosen, key=IDS.index)
+    for all_of_them in (0, 50, 99):
+        assert evaluation.choose_clients(IDS, all_of_them, seed=3) == IDS
+
+
+def _result(name, num_test, *accuracy):
+    return evaluation.ClientResult(
+        client_id=name,
+        num_train_examples=10,
+        num_test_examples=num_test,
+        accuracy=accuracy,
+        loss=accuracy,
+    )
+
+
+def test_personalization_means_are_uniform_over_clients_that_have_a_test():
+    results = [
+        _result("a", 1000, 0.2, 0.4),
+        _result("b", 1, 0.6, 1.0),
+        _result("nobody", 0, 0.0, 0.0),
+    ]
+    summary = evaluation.personalization_summary(results)
+    assert summary["initial_accuracy"] == pytest.approx(0.4)
+    assert summary["personalized_accuracy"] == pytest.approx(0.7)
+    assert summary["personalized_accuracy_std"] == pytest.approx(0.3)
+    assert summary["num_clients"] == 2
+    assert summary["num_clients_without_test"] == 1
+    np.testing.assert_allclose(summary["accuracy_by_epoch"], [0.4, 0.7])
+
+
+def test_deciles_are_means_of_the_worst_and_the_best_tenth():
+    results = [_result(str(n), 1, 0.0, n / 20) for n in range(20)]
+    summary = evaluation.personalization_summary(results)
+    assert summary["personalized_accuracy_worst_decile"] == pytest.approx(0.5 / 20)
+    assert summary["personalized_accuracy_best_decile"] == pytest.approx(18.5 / 20)
 
 
 def random_weights(seed):
@@ -201,9 +244,6 @@ def test_a_loss_that_is_no_number_is_no_improvement():
         tuple(np.full_like(w, np.nan) for w in START.trainable), ()
     )
     assert share(["0", "1"], START, broken) == 0.0
-
-
-CLIENTS = ("0", "1", "2")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.models import gru, initializers, lstm, text
+from tasks.models import gru, lstm, text
 from tests.testing import task_models
 from tests.testing.speed import some_fast
 
@@ -231,12 +231,3 @@ def test_text_models_differentiate_twice(name):
         hessian_product("fused"),
         hessian_product("autodiff"),
     )
-
-
-def test_orthogonal_and_he_normal():
-    rng = np.random.default_rng(0)
-    matrix = initializers.orthogonal(rng, 8, 32)
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(8), atol=1e-6)
-    values = initializers.he_normal(rng, 200, 1000)
-    assert abs(values.std() - 0.1) < 1e-3
-    assert np.abs(values).max() < 2.0 * 0.1 / 0.879

@@ -1,4 +1,4 @@
-"""Which kernels clients' steps run: those that TensorFlow chooses for the ops alone."""
+"""Rewritten graphs run the kernels that TensorFlow chooses for the ops alone."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""What a run says of the rounds and clients that did not count."""
+"""What a run says of the rounds and clients that did not count, and its speed."""
 
 import json
 import math
@@ -15,22 +15,29 @@ from tff_algos.experiments import report, results, run_spec, runner
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
 
-SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
+SGD = tff.learning.optimizers.build_sgdm
 COUNTS = {"num_non_finite_clients": 0, "num_rejected_rounds": 0}
 GOOD = COUNTS | {"train/num_examples": 30}
 SILENT = COUNTS | {"train/num_examples": 0, "num_rejected_rounds": 1}
 NON_FINITE = SILENT | {"num_non_finite_clients": 3}
 OVERFLOWED = GOOD | {"num_rejected_rounds": 1}
 EXCLUDED_LATER = GOOD | {"aggregator/inner/num_non_finite_clients": 2}
+NOT_FINITE = "client updates were not finite (the client learning rate may be too high"
+
+
+def test_rounds_of_no_time_have_no_speed():
+    rows = [{"round": 1, "seconds": 0.0}]
+    rejections = results.Rejections.of_rows(rows, num_rounds=1, num_participations=2)
+    summary = results.summarize(
+        TASK, rows, [], rejections, wall_seconds=1.0, peak_memory={}
+    )
+    assert summary["rounds_per_second"] is None
 
 
 def describe(*rows, dropout=0.0, attacked=False):
     found = results.Rejections.of_rows(rows, len(rows), 3 * len(rows))
     return found.describe(dropout, attacked=attacked)
-
-
-NOT_FINITE = "client updates were not finite (the client learning rate may be too high"
 
 
 @pytest.mark.parametrize(

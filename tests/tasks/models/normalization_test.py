@@ -1,4 +1,4 @@
-"""Batch and group normalisation: against TensorFlow's own, NumPy, finite differences."""
+"""Batch and group normalization: against TensorFlow's own, NumPy, finite differences."""
 
 import numpy as np
 import pytest

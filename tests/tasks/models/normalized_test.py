@@ -1,4 +1,4 @@
-"""The models with normalisation: sizes, against Keras layers, derivatives."""
+"""The models with normalization: sizes, against Keras layers, derivatives."""
 
 import attrs
 import numpy as np
