@@ -102,7 +102,7 @@ bench-client-memory: $(STAMP)
 	$(VENV_PYTHON) benchmarks/client_memory_cost.py
 
 build-file: $(STAMP)
-	$(VENV_PYTHON) -m tests.build_files
+	$(VENV_PYTHON) -m tests.testing.build_files
 
 bazel-test: $(STAMP)
 	tools/bazel/run $(abspath $(VENV_PYTHON))

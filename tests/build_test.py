@@ -5,7 +5,7 @@ import graphlib
 
 import pytest
 
-from tests import build_files
+from tests.testing import build_files
 
 
 def test_build_files_are_up_to_date():

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from tests.command_line import run_here
+from tests.testing.command_line import run_here
 from tff_algos.experiments.metrics_log import read_rows
 
 

@@ -1,486 +1,167 @@
-"""The command line: what runs, and what is refused in one line."""
+"""main.py as a program: signals, kills, full disks, and what they leave behind."""
 
 import json
-import re
+import random
+import resource
+import signal
+import time
 
+import psutil
 import pytest
 
-import tasks
-from tests.command_line import SMALL, run_apart, run_here
-from tff_algos.experiments import catalogue, cli, launch, plugins
+from tests.testing.command_line import run_program, start
 from tff_algos.experiments.metrics_log import read_rows
 
-FASTEST_MODEL = {
-    "emnist": ("--only_digits", "--model=2nn"),
-    "shakespeare": (),
-    "mnist": ("--model=2nn",),
-    "fashion_mnist": (),
-    "cifar10": (),
-    "adult": (),
-    "cifar100": ("--model=cnn",),
-    "tiny_imagenet": (),
-    "stackoverflow": ("--vocab_size=500",),
-}
-# One of each family's algorithms on one task, and every task but the largest images'
-# with one algorithm; all others take many minutes.
-FAST_TASK, FAST_ALGO = "emnist", "fedavg"
-RELATIVES = {
-    "fedavgm",
-    "fedproxm",
-    "fedmeta_uga",
-    "reptile",
-    "fomaml",
-    "fedmgda",
-    "mgda_prox",
-    "fedavg_n",
-    "gradma_w",
-    "gradma_s",
-    "moonm",
-    "fedmlbm",
-    "mifam",
-}
+COMMAND = (
+    "--algo=personalized_fedavg",
+    "--task=emnist",
+    "--only_digits",
+    "--model=2nn",
+    "--data=generated",
+    "--pretrain_rounds=4",
+    "--finetune_rounds=4",
+    "--clients_per_round=2",
+    "--client_epochs_per_round=1",
+    "--rounds_per_eval=3",
+    "--rounds_per_checkpoint=2",
+    "--eval_clients=3",
+    "--personalization_epochs=1",
+)
 
 
-def _is_fast(algo, task):
-    if task == "tiny_imagenet":
-        return False
-    return algo == FAST_ALGO or (task == FAST_TASK and algo not in RELATIVES)
-
-
-PAIRS = [
-    pytest.param(
-        algo,
-        task,
-        marks=() if _is_fast(algo, task) else pytest.mark.slow,
-        id=f"{algo}-{task}",
-    )
-    for algo in catalogue.ALGORITHMS
-    for task in tasks.TASKS
-]
-
-
-def _short_rounds(recipe):
-    """Flags that make a round of any algorithm short."""
-    short = {
-        "client_epochs_per_round": 1,
-        "client_steps_per_round": 2,
-        "finetune_steps": 2,
-        "clients_per_round": 2,
-        "max_elements_per_client": 8,
-        "updates_per_round": 3,
-    }
-    fields = recipe.hyperparameters()
-    steps = fields.get("client_steps_per_round")
-    if steps is not None and steps.replaces in fields:
-        del short["client_steps_per_round"]
-    return [f"--{name}={value}" for name, value in short.items() if name in fields]
-
-
-@pytest.mark.parametrize(("algo", "task"), PAIRS)
-def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
-    arguments = [
-        f"--algo={algo}",
-        f"--task={task}",
-        f"--output_dir={tmp_path}",
-        *SMALL,
-        *FASTEST_MODEL[task],
-        *_short_rounds(catalogue.get(algo)),
-    ]
-    # Hundreds of models in one process would need tens of gigabytes.
-    few = _is_fast(algo, task)
-    finished = run_here(capfd, *arguments) if few else run_apart(tmp_path, *arguments)
-    assert finished.status == 0, finished.err
-    title = catalogue.get(algo).title
-    assert f"{title} on {task}_generated" in finished.out
-    assert "personalized accuracy, mean (std) over clients" in finished.out
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["rounds"] == 2
-    assert summary["dataset"] == f"{task}_generated"
-    rows = read_rows(tmp_path / "metrics.csv")
-    assert all(row["train/num_examples"] > 0 for row in rows)
-    assert all(row["update_norm"] > 0 for row in rows)
-    assert "eval/accuracy" in rows[-1]
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["hyperparameters"]["algo"] == algo
-    assert config["data_source"] == "generated"
-    assert config["versions"]["tensorflow-federated"] == "0.87.0"
-
-
-REFUSED = {
-    "--server_optimizer='lion' is not valid: expected one of sgd, adagrad": [
-        "--algo=uga",
-        "--task=emnist",
-        "--server_optimizer=lion",
-    ],
-    "--client_optimizer='adam' is not valid: .*--algo=uga --task=emnist does not use": [
-        "--algo=uga",
-        "--task=emnist",
-        "--client_optimizer=adam",
-    ],
-    "--query='some' is not valid: expected one of next_batch, all, held_out": [
-        "--algo=maml",
-        "--task=emnist",
-        "--query=some",
-    ],
-    r"--meta_fraction=0.0 is not valid: expected a number in \(0, 1\]": [
-        "--algo=fedmeta",
-        "--task=emnist",
-        "--meta_fraction=0",
-    ],
-    "--meta_overlap=0.5 is not valid: expected 1, since every client .* also trains": [
-        "--algo=fedmeta",
-        "--task=mnist",
-        "--meta_overlap=0.5",
-    ],
-    "--share_mode='none' is not valid: expected one of full, split": [
-        "--algo=fedshare",
-        "--task=emnist",
-        "--share_mode=none",
-    ],
-    "--partition='iid' is not valid: .*iid:N": [
-        "--algo=fedavg",
-        "--task=mnist",
-        "--partition=iid",
-    ],
-    "--algo is missing: --list shows": ["--task=emnist"],
-    "--task is missing: --list shows": ["--algo=fedavg"],
-    "--algo=fedavgg is unknown, did you mean fedavg[m]?": [
-        "--algo=fedavgg",
-        "--task=emnist",
-    ],
-    "--task=emnits is unknown, did you mean emnist": [
-        "--algo=fedavg",
-        "--task=emnits",
-    ],
-    "--proximal_strength=0.1 is not valid: .*--algo=fedavg --task=emnist does not use "
-    "it; it belongs to --algo=fedprox, --algo=fedproxm": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--proximal_strength=0.1",
-    ],
-    "--only_digits=True .*--task=shakespeare does not use it": [
-        "--algo=fedavg",
-        "--task=shakespeare",
-        "--only_digits",
-    ],
-    r"--client_learning_rate=-1.0 is not valid: expected a number > 0": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--client_learning_rate=-1",
-    ],
-    r"--server_momentum=1.0 is not valid: expected a number in \[0, 1\)": [
-        "--algo=fedavgm",
-        "--task=emnist",
-        "--server_momentum=1",
-    ],
-    "--clients_per_round=0 is not valid: expected an integer >= 1": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--clients_per_round=0",
-    ],
-    "--clients_per_round=251 is more than the 250 clients": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--model=2nn",
-        "--clients_per_round=251",
-    ],
-    "--model='vgg' is not valid: expected one of cnn, cnn_dropout, 2nn": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--model=vgg",
-    ],
-    "--client_optimizer='lbfgs' is not valid: expected one of sgd, adam": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--client_optimizer=lbfgs",
-    ],
-    "--client_steps_per_round=3 .*without client_epochs_per_round": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--client_steps_per_round=3",
-        "--client_epochs_per_round=2",
-    ],
-    r"--total_rounds=10 .*pretrain_rounds \+ finetune_rounds": [
-        "--algo=personalized_fedavg",
-        "--task=emnist",
-        "--total_rounds=10",
-        "--pretrain_rounds=6",
-        "--finetune_rounds=6",
-    ],
-    "--rounds_per_checkpoint=0 is not valid": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--rounds_per_checkpoint=0",
-    ],
-    "--attack='noise:1' is not valid: expected bias:VALUE .* scale:VALUE .* scale_update:VALUE": [
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--attack=noise:1",
-    ],
-    "--malicious_clients='0.1' is not valid: expected --attack with it": [
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--malicious_clients=0.1",
-    ],
-    r"--malicious_clients='bob' is not valid: expected a share in \(0, 1\] or ids out": [
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--attack=bias:10",
-        "--malicious_clients=bob",
-    ],
-    "--malicious_clients='0.1' .*clients_per_round=2 clients, found 25, or --nomal": [
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--attack=bias:10",
-        "--malicious_clients=0.1",
-        "--clients_per_round=2",
-    ],
-    "--attack='scale:2' .*trains on clients, not on pooled data": [
-        "--algo=centralized",
-        "--task=emnist",
-        "--attack=scale:2",
-    ],
-    "--client_momentum=0.9 is not valid: expected 0, adam has no momentum": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--client_optimizer=adam",
-        "--client_momentum=0.9",
-    ],
-    "--epsilon=-1.0 is not valid: expected a number >= 0": [
-        "--algo=fedmgda",
-        "--task=emnist",
-        "--epsilon=-1",
-    ],
-    "--q=1.0 is not valid: .*--algo=fedmgda --task=emnist does not use it; it belongs "
-    "to --algo=qfedavg": [
-        "--algo=fedmgda",
-        "--task=emnist",
-        "--q=1",
-    ],
-    "Expected runtime_devices out of CPU:0, found 'GPU:7'": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--runtime_devices=CPU:0,GPU:7",
-    ],
-    "--runtime_devices='CPU:0' .*--runtime=native does not use it": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--runtime=native",
-        "--runtime_devices=CPU:0",
-    ],
-    "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
-    r"--algo=fedavgfedavg.*\.\.\. \(6000 characters\) is unknown, did you mean": [
-        "--algo=" + "fedavg" * 1000,
-        "--task=emnist",
-    ],
-    r"--task=a{80}\.\.\. \(5000 characters\) is unknown, did you mean": [
-        "--algo=fedavg",
-        "--task=" + "a" * 5000,
-    ],
-    r"'a{79}\.\.\. \(5002 characters\) is not a flag": ["--algo=fedavg", "a" * 5000],
-    r"--attack='a{79}\.\.\. \(5002 characters\) is not valid: expected bias:VALUE": [
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--attack=" + "a" * 5000,
-    ],
-    r"--local_rows='a{79}\.\.\. \(5002 .*: expected a list of": [
-        "--algo=gradma",
-        "--task=mnist",
-        "--local_rows=" + "a" * 5000,
-    ],
-    r"--partition='iid:10{74}\.\.\. \(5007 .* N an integer >= 1 and at most 2147483647": [
-        "--algo=fedavg",
-        "--task=mnist",
-        "--partition=iid:1" + "0" * 5000,
-    ],
-    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*; --helpshort": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--clients_per_round=1" + "0" * 5000,
-    ],
-    r"cannot write /a{299}\.\.\. \(5019 characters\) \(File name too long\)": [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--data=tff",
-        "--cache_dir=/" + "a" * 5000,
-    ],
-    "flag --clients_per_round=x: invalid literal .*; --helpshort shows the flags": [
-        "--clients_per_round=x",
-    ],
-    "flag --data=real: value should be one of <auto|tff|generated>": ["--data=real"],
-    "--stderrthreshold must be one of .*'debug', .*, not 'x'": ["--stderrthreshold=x"],
-    "Unknown level: 'y'": ["--logger_levels=x:y"],
-    "--nolist=3 does not take an argument": ["--nolist=3"],
-    "Unknown command line flag 'algos'": ["--algos=fedavg"],
-    "Unable to open flagfile: .* No such file .*'no.flags'": ["--flagfile=no.flags"],
-    r"Unable to open flagfile: .* Is a directory: '\.'": ["--flagfile", "."],
-}
-
-_INTEGER_FLAGS = {
-    name: by_user
-    for name, by_user in launch.users_of(plugins.load()).items()
-    if any(field.kind is int for field in by_user.values())
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_bad_flags_are_one_line_that_names_flag_value_and_range(
-    message, tmp_path, capfd
-):
-    arguments = ["--data=generated", *REFUSED[message], f"--output_dir={tmp_path}"]
-    finished = run_here(capfd, *arguments)
-    assert finished.status == 2
-    errors = [line for line in finished.err.splitlines() if "error" in line]
-    assert len(errors) == 1
-    assert re.search(f"^error: {message}", errors[0]), errors[0]
-    assert "Traceback" not in finished.err
-    assert not (tmp_path / "metrics.csv").exists()
-
-
-@pytest.mark.parametrize("value", ["1" + "0" * 400, str(10**30), str(2**31)])
-@pytest.mark.parametrize("name", _INTEGER_FLAGS)
-def test_integers_that_tensorflow_cannot_count_are_one_line(name, value, capfd):
-    user = next(iter(_INTEGER_FLAGS[name]))
-    algo = user.removeprefix("--algo=") if user.startswith("--algo") else "fedavg"
-    task = user.removeprefix("--task=") if user.startswith("--task") else "mnist"
-    finished = run_here(capfd, f"--algo={algo}", f"--task={task}", f"--{name}={value}")
-    assert finished.status == 2
-    (line,) = finished.err.splitlines()
-    assert re.match(rf"error: --{name}={value[:80]}.* is not valid: expected an", line)
-    assert line.endswith(" and at most 2147483647.") and len(line) < 300
-
-
-@pytest.mark.parametrize("form", [["--flagfile={}"], ["--flagfile", "{}"]])
-def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
-    path = tmp_path / "bad.flags"
-    path.write_bytes(b"--algo=\xff\xfe\n")
-    finished = run_here(capfd, *(part.format(path) for part in form))
-    assert finished.status == 2
-    (line,) = finished.err.splitlines()
-    assert line.startswith(f"error: --flagfile: {path}, or what it includes, is no ")
-
-
-def test_list_shows_every_algorithm_and_task(capfd):
-    finished = run_here(capfd, "--list")
-    assert finished.status == 0
-    for name in [*catalogue.ALGORITHMS, *tasks.TASKS]:
-        assert re.search(rf"^  {name} ", finished.out, re.MULTILINE)
-
-
-def test_helpshort_names_every_flag_and_who_uses_it():
-    cli.define_flags()
-    text = " ".join(
-        f"--{flag.name}: {flag.help}" for flag in cli.FLAGS.FlagDict().values()
-    )
-    for recipe in catalogue.ALGORITHMS.values():
-        for name in recipe.hyperparameters():
-            assert re.search(rf"--(\[no\])?{name}: ", text), name
-    words = " ".join(text.split())
-    assert re.search(
-        r"--proximal_strength: [^[]*\(mu; >= 0\) \[fedprox, fedproxm, mgda_prox\]",
-        words,
-    )
-    assert re.search(r"--client_learning_rate: [^[]*\[all but fedsgd\]", words)
-
-
-def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
-    finished = run_here(capfd, "--list", "--algo=centralized", "--task=emnist")
-    assert finished.status == 0
-    assert re.search(r"--client_learning_rate=0\.001 .*\(eta; > 0\)", finished.out)
-    assert re.search(
-        r"--model=cnn .*\(cnn\|cnn_dropout\|2nn\|cnn_dense_dropout\)", finished.out
-    )
-    assert "proximal_strength" not in finished.out
-
-
-def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
-    command = [
-        "--algo=fedavg",
-        "--task=emnist",
-        "--model=2nn",
-        "--max_elements_per_client=8",
-        f"--output_dir={tmp_path}",
-        *SMALL,
-    ]
-    assert run_here(capfd, *command).status == 0
-    finished = run_here(capfd, *command, "--client_learning_rate=0.5")
-    assert finished.status == 2
-    assert "--client_learning_rate: was 0.02, now 0.5" in finished.err
-
-
-def test_a_run_under_attack_tells_how_clients_fare(tmp_path, capfd):
-    finished = run_here(
-        capfd,
-        "--algo=qfedavg",
-        "--task=emnist",
-        "--only_digits",
-        "--model=2nn",
-        "--clients_per_round=3",
-        "--max_elements_per_client=8",
-        "--attack=bias:1000",
-        "--track_improvement",
-        f"--output_dir={tmp_path}",
-        *SMALL,
-    )
-    assert finished.status == 0, finished.err
-    assert "clients no worse off, mean over rounds" in finished.out
-    rows = read_rows(tmp_path / "metrics.csv")
-    assert len(rows) == 2
+def numbers(directory):
+    rows = read_rows(directory / "metrics.csv")
     for row in rows:
-        # The attacker takes part in every round, and lies in what it reports alone.
-        assert 1000 < row["max_loss"] < 1100 and row["train/loss"] < 100
-        count = 3 * row["improved_clients"]
-        assert 0 <= count <= 3 and count == pytest.approx(round(count))
-    worst, mean, best = (
-        rows[-1][f"eval/client_accuracy_{name}"]
-        for name in ("worst_decile", "mean", "best_decile")
-    )
-    assert 0 <= worst <= mean <= best <= 1
-    assert (tmp_path / "plots" / "fairness.png").stat().st_size > 5000
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["hyperparameters"]["attack"] == "bias:1000"
+        row.pop("seconds")
+    people = json.loads((directory / "summary.json").read_text())["personalization"]
+    return rows, people, (directory / "per_client.csv").read_text()
 
 
-def test_both_runtimes_give_the_same_numbers(tmp_path, capfd):
-    rows = {}
-    for runtime in ("in_process", "native"):
-        finished = run_here(
-            capfd,
-            "--algo=fedprox",
-            "--task=emnist",
-            "--only_digits",
-            "--model=2nn",
-            "--client_learning_rate=0.005",
-            f"--runtime={runtime}",
-            f"--output_dir={tmp_path / runtime}",
-            *SMALL,
-        )
-        assert finished.status == 0, finished.err
-        config = json.loads((tmp_path / runtime / "config.json").read_text())
-        assert config["runtime"] == runtime
-        rows[runtime] = read_rows(tmp_path / runtime / "metrics.csv")
-    for ours, theirs in zip(rows["in_process"], rows["native"], strict=True):
-        for name in ours.keys() - {"seconds", "stage"}:
-            assert ours[name] == pytest.approx(theirs[name], rel=1e-4), name
-
-
-def test_generated_data_say_so(tmp_path, capfd):
-    finished = run_here(
-        capfd,
-        "--algo=fedavg",
-        "--task=emnist",
-        "--model=2nn",
-        "--total_rounds=0",
-        "--eval_clients=1",
-        "--personalization_epochs=0",
-        f"--cache_dir={tmp_path / 'empty'}",
-        f"--output_dir={tmp_path / 'run'}",
-    )
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    finished = run_program(*COMMAND, f"--output_dir={directory}")
     assert finished.status == 0, finished.err
-    assert "generated stand-in is used" in finished.err
-    assert (
-        "--total_rounds=0: no training; the initial model is evaluated on the evaluation "
-        "clients (1).\n" in finished.err
+    return directory
+
+
+def wait_for(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+def rounds_written(directory):
+    path = directory / "metrics.csv"
+    return len(path.read_text().splitlines()) - 1 if path.exists() else 0
+
+
+def children_of(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(children, seconds=10.0):
+    _, alive = psutil.wait_procs(children, timeout=seconds)
+    return not alive
+
+
+def test_a_run_shows_progress_and_ends_with_a_table(uninterrupted):
+    finished = run_program(*COMMAND, f"--output_dir={uninterrupted}")
+    assert finished.status == 0
+    assert "Personalized FedAvg on emnist_generated" in finished.out
+    assert str(uninterrupted) in finished.out
+    # Nothing of TensorFlow's or TFF's own logs: the notice and the progress only.
+    for line in finished.err.splitlines():
+        assert line.startswith(("Results: ", "personalization: client")), line
+
+
+def test_sigkill_at_any_moment_loses_nothing_that_was_saved(uninterrupted, tmp_path):
+    killed = 0
+    seed = random.randrange(1 << 30)
+    generator = random.Random(seed)
+    for after_round in sorted(generator.sample(range(1, 8), 2)):
+        process = start(*COMMAND, f"--output_dir={tmp_path}")
+        wait_for(
+            lambda p=process, n=after_round: (
+                rounds_written(tmp_path) >= n or p.poll() is not None
+            )
+        )
+        time.sleep(generator.uniform(0, 0.3))
+        children = children_of(process) if process.poll() is None else []
+        process.kill()
+        process.communicate(timeout=30)
+        killed += process.returncode == -signal.SIGKILL
+        assert gone(children), f"seed {seed}: the worker outlived its parent"
+    assert killed, f"seed {seed}: the runs ended before they could be killed"
+    finished = run_program(*COMMAND, f"--output_dir={tmp_path}")
+    assert finished.status == 0, f"seed {seed}: {finished.err}"
+    assert numbers(tmp_path) == numbers(uninterrupted), f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_saves_says_so_and_exits_with_its_status(
+    uninterrupted, tmp_path, number, status
+):
+    process = start(*COMMAND, f"--output_dir={tmp_path}")
+    wait_for(lambda: rounds_written(tmp_path) >= 3)
+    children = children_of(process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert gone(children)
+    done = rounds_written(tmp_path)
+    assert 3 <= done < 8
+    assert f"Stopped after round {done}, which is saved" in err
+    assert (tmp_path / "checkpoints" / f"round_{done}").is_dir()
+    finished = run_program(*COMMAND, f"--output_dir={tmp_path}")
+    assert finished.status == 0, finished.err
+    assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+@pytest.mark.parametrize("loaded", ["site-packages/numpy", "libtensorflow_framework"])
+def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded):
+    process = start("--list")
+    wait_for(
+        lambda: any(
+            loaded in file.path for file in psutil.Process(process.pid).memory_maps()
+        )
     )
-    assert "--data=tff" in finished.err
-    assert "FedAvg on emnist_generated" in finished.out
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_full_disk_is_one_line_and_what_was_saved_is_whole(uninterrupted, tmp_path):
+    def little_room():
+        # Files of 100 kB at most: rows fit, the checkpoint of an 800 kB model does
+        # not.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    finished = run_program(*COMMAND, f"--output_dir={tmp_path}", preexec_fn=little_room)
+    assert finished.status == 2, finished.err
+    errors = [line for line in finished.err.splitlines() if "error" in line.lower()]
+    assert len(errors) == 1
+    assert errors[0].startswith(f"error: --output_dir={tmp_path} cannot be written: ")
+    assert "Traceback" not in finished.err
+    finished = run_program(*COMMAND, f"--output_dir={tmp_path}")
+    assert finished.status == 0, finished.err
+    assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "run"
+    finished = run_program(*COMMAND, f"--output_dir={target}")
+    assert finished.status == 2
+    assert f"error: --output_dir={target} cannot be written: " in finished.err
+    assert "Traceback" not in finished.err

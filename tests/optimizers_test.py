@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
-from tests.problems import f32
+from tests.testing import problems
+from tests.testing.problems import f32
 from tff_algos import execution
 from tff_algos.optimizers import in_weights_dtype
 

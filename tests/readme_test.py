@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 import tasks
-from tests.command_line import SMALL, run_apart
+from tests.testing.command_line import SMALL, run_apart
 from tff_algos.experiments import catalogue, report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tiers import tiers
+from tests.testing.tiers import tiers
 
 
 def test_quick_tests_have_no_marker():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests import problems
+from tests.testing import problems
 from tff_algos.aggregators import ExcludeNonFiniteFactory
 from tff_algos.models.variable_model import FunctionalVariableModel
 

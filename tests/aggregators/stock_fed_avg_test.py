@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests import problems
-from tests.execution import equivalence
+from tests.testing import equivalence, problems
 from tff_algos import aggregators
 from tff_algos.models.variable_model import FunctionalVariableModel
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
+from tests.testing import problems
 from tff_algos.models import FunctionalVariableModel, local_model
 
 SGD = tff.learning.optimizers.build_sgdm

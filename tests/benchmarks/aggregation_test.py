@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from benchmarks import aggregation
 from benchmarks.aggregation import Measured, Round
-from tests import problems
+from tests.testing import problems
 from tff_algos import execution
 
 CLIENTS = problems.clients(sizes=(6, 4, 5, 6))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import block_problems, problems
+from tests.testing import block_problems, problems
 from tff_algos.client_works import BranchLosses
 from tff_algos.client_works.fed_mlb_training import divergence, hybrid_outputs
 from tff_algos.models import local_model

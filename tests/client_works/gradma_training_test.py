@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
-from tests.gradma_reference import project
+from tests.testing import problems
+from tests.testing.gradma_reference import project
 from tff_algos import execution
 from tff_algos.client_works import StepCorrection, local_training
 from tff_algos.client_works.gradma_training import correct

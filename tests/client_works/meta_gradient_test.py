@@ -1,4 +1,4 @@
-"""Gradients through local training: exact, in little memory, and guarded."""
+"""Meta-gradients of clients: closed forms, their support and query, and guards."""
 
 import numpy as np
 import pytest
@@ -6,208 +6,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
-from tests import problems
+from tests.testing import problems
+from tests.testing.three_classes import model_of
 from tff_algos import client_works
-from tff_algos.client_works import passes, unrolled_training
-from tff_algos.client_works.unrolled_training import Steps
-from tff_algos.models import local_model
-from tff_algos.models.local_model import Weights
 
-SGD = learning.optimizers.build_sgdm
-RATE = problems.f32(0.05)
-
-
-def _model(weights, predict, x_shape, num_classes=3, dtype=np.float64):
-    def loss(output, label, sample_weight=None):
-        del sample_weight
-        log_likelihood = tf.nn.log_softmax(output)
-        picked = tf.one_hot(label, num_classes, dtype=output.dtype) * log_likelihood
-        return -tf.reduce_mean(tf.reduce_sum(picked, axis=-1))
-
-    return learning.models.FunctionalModel(
-        initial_weights=(tuple(weights), ()),
-        predict_on_batch_fn=tf.function(
-            lambda all_weights, x, training: predict(all_weights[0], x, training)
-        ),
-        loss_fn=loss,
-        metrics_fns=problems.LOSS_METRICS,
-        input_spec=(
-            tf.TensorSpec([None, *x_shape], dtype),
-            tf.TensorSpec([None], np.int32),
-        ),
-    )
-
-
-def _multilayer_perceptron():
-    rng = np.random.default_rng(0)
-    weights = [rng.normal(size=s) * 0.5 for s in ((4, 6), (6,), (6, 3), (3,))]
-
-    def predict(w, x, training):
-        del training
-        return tf.nn.softplus(x @ w[0] + w[1]) @ w[2] + w[3]
-
-    return _model(weights, predict, [4])
-
-
-def _convolutional_network():
-    rng = np.random.default_rng(1)
-    weights = [rng.normal(size=s) * 0.4 for s in ((3, 3, 1, 4), (4,), (36, 3), (3,))]
-
-    def predict(w, x, training):
-        del training
-        hidden = tf.nn.relu(tf.nn.conv2d(x, w[0], 1, "SAME") + w[1])
-        hidden = tf.nn.max_pool2d(hidden, 2, 2, "SAME")
-        return tf.reshape(hidden, [-1, 36]) @ w[2] + w[3]
-
-    return _model(weights, predict, [6, 6, 1])
-
-
-def _dropout_network():
-    rng = np.random.default_rng(2)
-    weights = [rng.normal(size=s) * 0.5 for s in ((4, 8), (8,), (8, 3), (3,))]
-
-    def predict(w, x, training):
-        hidden = tf.tanh(x @ w[0] + w[1])
-        if training:
-            # A function of the batch and the weights, hence the same on the way back.
-            bits = tf.bitcast(tf.stop_gradient(w[3]), tf.int32)
-            seed = tf.stack([tf.reduce_sum(bits), tf.shape(x)[0]])
-            hidden = tf.nn.experimental.stateless_dropout(hidden, 0.5, seed)
-        return hidden @ w[2] + w[3]
-
-    return _model(weights, predict, [4])
-
-
-def _recurrent_network():
-    rng = np.random.default_rng(3)
-    weights = [rng.normal(size=s) * 0.5 for s in ((2, 5), (5, 5), (5, 3))]
-
-    def predict(w, x, training):
-        del training
-
-        def step(time, state):
-            return time + 1, tf.tanh(x[:, time] @ w[0] + state @ w[1])
-
-        start = tf.zeros([tf.shape(x)[0], 5], x.dtype)
-        _, state = tf.while_loop(
-            lambda time, _: time < 7,
-            step,
-            (0, start),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 5])),
-            maximum_iterations=7,
-        )
-        return state @ w[2]
-
-    return _model(weights, predict, [7, 2])
-
-
-MODELS = {
-    "multilayer perceptron": _multilayer_perceptron,
-    "convolutional network": _convolutional_network,
-    "dropout": _dropout_network,
-    "recurrent network": _recurrent_network,
-}
-
-
-def _examples(model, count, seed=0):
-    x_spec, _ = model.input_spec
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(count, *x_spec.shape[1:]))
-    return x, rng.integers(0, 3, count).astype(np.int32)
-
-
-def _batches(model, count=7, batch_size=3):
-    slices = tf.data.Dataset.from_tensor_slices(_examples(model, count))
-    return slices.batch(batch_size)
-
-
-def _start(model):
-    return tuple(tf.constant(w) for w in model.initial_weights[0])
-
-
-def _adjoint(model, num_passes, max_trajectory_bytes):
-    """The gradient of the mean loss after `num_passes` epochs, by going back."""
-    view, dataset = local_model.create(model), _batches(model)
-    optimizer = SGD(RATE)
-
-    @tf.function
-    def gradient(start):
-        support = passes.read(dataset, num_passes)
-        specs = [tf.TensorSpec(w.shape, w.dtype) for w in start]
-        steps = Steps(view, optimizer, optimizer.initialize(specs), support, ())
-
-        def at_the_end(trainable, metrics):
-            return unrolled_training.gradient_of_batches(
-                view,
-                Weights(trainable, ()),
-                metrics,
-                support,
-                tf.constant(0),
-                support.batches_per_pass,
-            )
-
-        return unrolled_training.gradient_through_training(
-            steps,
-            support.num_batches,
-            start,
-            view.initial_metrics(),
-            at_the_end,
-            max_trajectory_bytes,
-        ).gradient
-
-    return gradient(_start(model))
-
-
-def _loss_after_training(model, start, num_passes):
-    """Unrolled, by gradients of gradients."""
-    batches = list(_batches(model))
-
-    def loss(weights, x, y):
-        output = model.predict_on_batch((weights, ()), x, training=True)
-        return model.loss(output=output, label=y)
-
-    weights = start
-    for x, y in batches * num_passes:
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            value = loss(weights, x, y)
-        gradients = tape.gradient(value, weights)
-        weights = tuple(w - RATE * g for w, g in zip(weights, gradients, strict=True))
-    losses = [loss(weights, x, y) * float(len(y)) for x, y in batches]
-    return tf.add_n(losses) / sum(float(len(y)) for _, y in batches)
-
-
-@pytest.mark.parametrize("memory", ["whole trajectory", "checkpoints"])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_way_back_gives_what_nested_tapes_give(name, memory):
-    model = MODELS[name]()
-    limit = 1 << 30 if memory == "whole trajectory" else 0
-    found = _adjoint(model, 3, limit)
-    start = _start(model)
-    with tf.GradientTape() as tape:
-        tape.watch(start)
-        value = _loss_after_training(model, start, 3)
-    for ours, expected in zip(found, tape.gradient(value, start), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)
-
-
-def test_the_gradient_is_that_of_finite_differences():
-    model = _multilayer_perceptron()
-    found, start = _adjoint(model, 2, 1 << 30), _start(model)
-    rng = np.random.default_rng(5)
-    for _ in range(5):
-        direction = [rng.normal(size=w.shape) for w in start]
-        h = 1e-6
-        ends = [
-            _loss_after_training(
-                model,
-                tuple(w + sign * h * d for w, d in zip(start, direction, strict=True)),
-                2,
-            )
-            for sign in (1, -1)
-        ]
-        slope = sum(np.sum(g * d) for g, d in zip(found, direction, strict=True))
-        assert slope == pytest.approx(float(ends[0] - ends[1]) / (2 * h), abs=1e-8)
+CLIENT = problems.clients(sizes=(11,))[0]
+START = problems.initial_vector()
+OTHERS = np.r_[2:4, 6:8, 10:11]
 
 
 def _parabola(a=2.0):
@@ -268,7 +73,7 @@ def test_on_a_parabola_the_gradient_is_a_power(steps, max_trajectory_bytes):
     assert state == 1
 
 
-def test_first_order_on_a_parabola():
+def test_on_a_parabola_the_first_order_gradient_is_the_last_one():
     results, _, _ = _report(
         _parabola(), client_works.steps_then_query(3), _numbers(4, 2), first_order=True
     )
@@ -287,8 +92,6 @@ def test_the_rate_decays_by_the_round():
     assert results[0].update[0] == pytest.approx(expected, rel=1e-6)
 
 
-CLIENT = problems.clients(sizes=(11,))[0]
-START = problems.initial_vector()
 BATCHES = [
     slice(0, 2),
     slice(2, 4),
@@ -315,8 +118,6 @@ def _expected(support, query, first_order=False):
     return gradient
 
 
-EVERY_SECOND = np.r_[0:2, 4:6, 8:10]
-OTHERS = np.r_[2:4, 6:8, 10:11]
 CASES = {
     "the next batch": (
         client_works.steps_then_query(3),
@@ -349,7 +150,7 @@ CASES = {
 
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_support_and_query(case, first_order):
+def test_support_and_query_are_the_batches_that_the_episode_says(case, first_order):
     episode, support, query, num_examples = CASES[case]
     results, _, _ = _report(
         problems.linear_model(), episode, CLIENT.batches(2), first_order=first_order
@@ -421,7 +222,7 @@ def test_a_model_that_draws_anew_at_every_look_is_refused():
         del training
         return tf.nn.dropout(x @ w[0], 0.5)
 
-    model = _model([np.ones((4, 3))], predict, [4])
+    model = model_of([np.ones((4, 3))], predict, [4])
     with pytest.raises(ValueError, match="draws at random with RandomUniform"):
         client_works.build_meta_gradient_client_work(
             model, 0.1, client_works.epochs_then_all(2)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import problems
+from tests.testing import problems
 
 SGD = tff.learning.optimizers.build_sgdm
 TRAIN = problems.clients(sizes=(4, 6, 5), seed=1)

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
-from tests import problems
-from tests.numbered_clients import numbered
+from tests.testing import problems
+from tests.testing.numbered_clients import numbered
 from tff_algos import client_works, clients
 from tff_algos.clients import attacks
 from tff_algos.models import local_model

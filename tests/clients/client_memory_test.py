@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from hypothesis import strategies as st
 
 import tff_algos
-from tests import problems
+from tests.testing import problems
 from tff_algos.clients.client_memory import FILE_NAME, ClientMemory, ClientMemoryError
 
 NUM_CLIENTS = 5

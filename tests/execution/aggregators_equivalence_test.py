@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.execution import equivalence
+from tests.testing import equivalence
 from tff_algos import execution
 
 aggregators = tff.aggregators

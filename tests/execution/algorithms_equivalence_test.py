@@ -8,9 +8,9 @@ from tensorflow_federated import learning
 
 import tff_algos
 from tasks.models import image
-from tests.execution import equivalence
-from tests.numbered_clients import numbered
-from tests.speed import some_fast
+from tests.testing import equivalence
+from tests.testing.numbered_clients import numbered
+from tests.testing.speed import some_fast
 
 SGD = learning.optimizers.build_sgdm
 

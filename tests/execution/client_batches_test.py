@@ -1,51 +1,10 @@
-"""Clients' batches in memory, and the steps that chunks of clients take."""
+"""Clients' batches in memory: what is kept, and within which budget."""
 
-import collections
-
-import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import strategies as st
 
-from tff_algos.execution import batched_passes, client_batches
-
-
-def _client(sizes, start):
-    batches = tuple(
-        (np.arange(start, start + size, dtype=np.float32),) for size in sizes
-    )
-    shapes = tuple(((size,),) for size in sizes)
-    return client_batches.ClientBatches(batches, shapes, 4 * sum(sizes))
-
-
-@hypothesis.given(
-    st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=1, max_size=5)
-)
-def test_a_schedule_takes_every_batch_once_in_order_and_pads_nothing(sizes):
-    clients = [_client(each, 100 * index) for index, each in enumerate(sizes)]
-    seen = collections.defaultdict(list)
-    for step in batched_passes.schedule(clients):
-        members = range(len(clients)) if step.clients is None else step.clients
-        (stacked,) = step.batch
-        assert len(stacked) == len(members)
-        for member, batch in zip(members, stacked, strict=True):
-            seen[int(member)].append(batch)
-    for index, client in enumerate(clients):
-        expected = [part for (part,) in client.batches]
-        assert len(seen[index]) == len(expected)
-        for found, batch in zip(seen[index], expected, strict=True):
-            np.testing.assert_array_equal(found, batch)
-
-
-def test_clients_with_the_same_shapes_take_their_steps_together():
-    clients = [_client([3, 3, 1], 0), _client([3, 3, 2], 10), _client([3, 3, 1], 20)]
-    steps = list(batched_passes.schedule(clients))
-    members = [
-        None if step.clients is None else step.clients.tolist() for step in steps
-    ]
-    assert members == [None, None, [0, 2], [1]]
-
+from tff_algos.execution import client_batches
 
 RANGE = tf.data.Dataset.range(6)
 

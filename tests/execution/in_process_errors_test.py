@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.execution import equivalence
 from tff_algos import execution
 
 NUMBERS = tff.SequenceType(np.int64)
@@ -115,19 +114,3 @@ def test_values_for_other_numbers_of_clients_are_an_error():
 
     with execution.in_process_context(), pytest.raises(ValueError, match="cardinalit"):
         both([1, 2], [1, 2, 3])
-
-
-def test_an_intrinsic_that_is_not_there_is_named():
-    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-    def secure(x):
-        return tff.federated_secure_sum_bitwidth(x, 8)
-
-    with pytest.raises(
-        execution.UnsupportedComputationError,
-        match="intrinsic federated_secure_sum_bitwidth.*insecure_aggregation=True",
-    ):
-        equivalence.call(equivalence.in_process(), secure, [1, 2])
-    context = equivalence.in_process(insecure_aggregation=True)
-    assert equivalence.call(context, secure, [1, 2]) == 3
-    with pytest.raises(tf.errors.InvalidArgumentError, match="client value"):
-        equivalence.call(context, secure, [1, 1000])

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.execution import models
+from tests.testing import learning_models as models
 from tff_algos import execution
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def run(body: str, **environment: str) -> subprocess.CompletedProcess:
 def test_clients_take_turns_on_devices_and_results_are_the_same():
     out = run(
         """
-        from tests.execution import models
+        from tests.testing import learning_models as models
         from tff_algos.execution import graph_functions
         process = tff.learning.algorithms.build_weighted_fed_avg(
             models.functional_model(), tff.learning.optimizers.build_sgdm(0.1)

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import problems
-from tests.execution import equivalence, models
+from tests.testing import equivalence, problems
+from tests.testing import learning_models as models
 from tff_algos import execution
 from tff_algos.execution import compilation
 
@@ -127,31 +127,10 @@ def test_default_number_of_clients():
 @pytest.mark.parametrize(
     "arguments", [{"default_num_clients": -1}, {"num_threads": 0}, {"num_threads": -2}]
 )
-def test_arguments_out_of_range(arguments):
+def test_arguments_out_of_range_are_named(arguments):
     ((name, value),) = arguments.items()
     with pytest.raises(ValueError, match=f"{name}.*found {value}"):
         execution.InProcessContext(**arguments)
-
-
-@pytest.mark.parametrize("device", ["GPU:99", "TPU:0", "nonsense", "CPU:7", ""])
-def test_an_unknown_device_is_one_line_that_names_those_there_are(device):
-    with pytest.raises(execution.UnknownDeviceError) as raised:
-        execution.InProcessContext(runtime_devices=[device])
-    message = str(raised.value)
-    assert "CPU:0" in message
-    assert repr(device) in message
-    assert "\n" not in message
-
-
-def test_no_devices_are_an_error():
-    with pytest.raises(execution.UnknownDeviceError, match="at least one.*CPU:0"):
-        execution.InProcessContext(runtime_devices=[])
-
-
-def test_devices_may_be_named_in_full_and_by_kind():
-    for names in (["CPU:0"], ["cpu:0"], ["/device:CPU:0"], ["CPU:*"]):
-        with execution.in_process_context(runtime_devices=names):
-            assert _mean_of_doubles([1.0, 2.0]) == 3.0
 
 
 @pytest.fixture

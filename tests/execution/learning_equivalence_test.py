@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import problems
-from tests.execution import equivalence, models
-from tests.speed import some_fast
+from tests.testing import equivalence, problems
+from tests.testing import learning_models as models
+from tests.testing.speed import some_fast
 
 algorithms = tff.learning.algorithms
 optimizers = tff.learning.optimizers

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
-from tests import problems
-from tests.execution import equivalence, models
+from tests.testing import equivalence, problems
+from tests.testing import learning_models as models
 
 algorithms = tff.learning.algorithms
 optimizers = tff.learning.optimizers

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
-from tests.execution import equivalence
+from tests.testing import equivalence
 from tff_algos import execution
 from tff_algos.execution import compilation, graph_functions, in_process
 

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from tests import tiny_task
-from tests.command_line import SMALL, run_here
+import tasks
+from tests.testing import tiny_task
+from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
-from tff_algos.experiments import catalogue
+from tff_algos.experiments import catalogue, launch, plugins
+from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -120,3 +122,31 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_pa
 def test_unknown_names_are_told_the_nearest():
     with pytest.raises(catalogue.UnknownAlgorithmError, match="did you mean fedavg?"):
         experiments.run("fed_avg", "adult")
+
+
+def test_settings_have_their_users():
+    users = launch.users_of(plugins.load())
+    assert set(users["seed"]) == {"run"}
+    assert set(users["proximal_strength"]) == {
+        "--algo=fedprox",
+        "--algo=fedproxm",
+        "--algo=mgda_prox",
+    }
+    assert set(users["only_digits"]) == {"--task=emnist"}
+
+
+def test_settings_go_to_those_who_declare_them():
+    options, task_options, settings = launch.resolve(
+        catalogue.get("fedprox"),
+        tasks.get("emnist"),
+        {"seed": 3, "only_digits": True, "proximal_strength": 0.25},
+    )
+    assert options.seed == 3 and task_options.only_digits
+    assert settings["proximal_strength"] == 0.25
+    # The task's own default.
+    assert settings["client_learning_rate"] == 0.02
+
+
+def test_devices_are_the_in_process_runtimes_alone():
+    with pytest.raises(HyperparameterError, match="runtime_devices='CPU:0,CPU:1'"):
+        launch.set_context(Launch(runtime="native", runtime_devices=["CPU:0", "CPU:1"]))

@@ -5,10 +5,10 @@ import pytest
 from tensorflow_federated import learning
 
 import tff_algos
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import cohorts, malicious_clients
-from tff_algos.experiments.runner import RunOptions
+from tff_algos.experiments.run_spec import RunOptions
 from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import HyperparameterError
 

@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.experiments import plots
 
 LABELS = {

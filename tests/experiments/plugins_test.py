@@ -2,12 +2,15 @@
 
 import importlib
 import sys
+import types
 
+import attrs
 import pytest
 
-from tests.command_line import SMALL, run_program
+import tasks
+from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
-from tff_algos.experiments import plugins
+from tff_algos.experiments import catalogue, plugins
 
 # FedAvg whose clients step by the signs of their gradients: all that it takes.
 SIGN_AVG = '''"""SignAvg: FedAvg whose clients step by the signs of their gradients."""
@@ -152,3 +155,35 @@ def test_a_module_that_is_not_there_is_named():
         plugins.ModuleError, match="--module=nowhere cannot be imported"
     ):
         plugins.load(["nowhere"])
+
+
+RECIPE = attrs.evolve(catalogue.get("fedavg"), name="own_fedavg")
+ENTRY = attrs.evolve(tasks.get("mnist"), name="own_mnist")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Makes a module of a name that can be imported."""
+
+    def make(name, **attributes):
+        made = types.ModuleType(name)
+        vars(made).update(attributes)
+        monkeypatch.setitem(sys.modules, name, made)
+        return name
+
+    return make
+
+
+def test_a_named_module_adds_its_recipes_and_tasks(module):
+    name = module("own_module", RECIPES=[RECIPE], TASKS=[ENTRY])
+    found = plugins.load([name, name])
+    assert found.algorithms["own_fedavg"] is RECIPE
+    assert found.tasks["own_mnist"] is ENTRY
+    assert found.algorithms.keys() - catalogue.ALGORITHMS.keys() == {"own_fedavg"}
+    assert found.tasks.keys() - tasks.TASKS.keys() == {"own_mnist"}
+
+
+def test_without_modules_there_is_what_this_package_has():
+    found = plugins.load()
+    assert found.algorithms == catalogue.ALGORITHMS
+    assert found.tasks == tasks.TASKS

@@ -1,31 +1,9 @@
 """Recipes: which settings an algorithm has, and which of them win."""
 
-import inspect
-
 import pytest
 
-import tff_algos
 from tff_algos.experiments import catalogue
-from tff_algos.experiments.stages import personalized_rounds
 from tff_algos.hyperparameters import HyperparameterError
-
-
-@pytest.mark.parametrize("recipe", catalogue.RECIPES, ids=lambda recipe: recipe.name)
-def test_every_algorithm_has_valid_defaults_and_describes_its_hyperparameters(recipe):
-    recipe.resolve("any task", {}, {})
-    for field in recipe.hyperparameters().values():
-        assert field.help and "\n" not in field.help, field.name
-        assert not field.help.startswith("As in"), field.name
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in tff_algos.__all__ if name.startswith("build_")]
-)
-def test_every_argument_of_a_public_builder_is_spelled_out(name):
-    parameters = inspect.signature(getattr(tff_algos, name)).parameters.values()
-    kinds = {parameter.kind for parameter in parameters}
-    variadic = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-    assert not kinds & variadic
 
 
 def test_flags_beat_the_papers_setting_which_beats_the_tasks():
@@ -59,39 +37,6 @@ def test_a_builders_weighting_is_the_flags_default():
         "fedmgda": "uniform",
         "fedavg_n": "uniform",
     }
-
-
-def test_an_algorithm_with_momentum_is_its_base_with_another_default():
-    base, variant = catalogue.get("moon"), catalogue.get("moonm")
-    assert base.build is variant.build
-    chosen = {"server_momentum": 0.9}
-    assert base.resolve("t", {}, chosen) == variant.resolve("t", {}, {})
-
-
-@pytest.mark.parametrize(
-    ("given_rounds", "expected"),
-    [
-        ((None, None, None), (20, 8)),
-        ((700, None, None), (500, 200)),
-        ((40, None, None), (29, 11)),
-        ((10, None, 0), (10, 0)),
-        ((10, 4, None), (4, 6)),
-        ((None, 3, 5), (3, 5)),
-        ((None, None, 3), (25, 3)),
-    ],
-)
-def test_rounds_of_personalized_fedavg(given_rounds, expected):
-    assert personalized_rounds(*given_rounds) == expected
-
-
-@pytest.mark.parametrize("given_rounds", [(10, None, 11), (10, 3, 3)])
-def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
-    with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
-        personalized_rounds(*given_rounds)
-    names = ("total_rounds", "pretrain_rounds", "finetune_rounds")
-    chosen = dict(zip(names, given_rounds, strict=True))
-    with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
-        catalogue.get("personalized_fedavg").resolve("emnist", {}, chosen)
 
 
 @pytest.mark.parametrize(

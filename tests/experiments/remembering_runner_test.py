@@ -2,7 +2,6 @@
 
 import functools
 import shutil
-import types
 
 import attrs
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import tiny_task
-from tests.speed import some_fast
+from tests.testing import tiny_task
+from tests.testing.speed import some_fast
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import catalogue, cohorts, physical_memory, run_spec, runner
+from tff_algos.experiments import catalogue, cohorts, run_spec, runner
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
@@ -23,6 +22,7 @@ SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
 N = len(TASK.train_client_ids)
 ROUNDS = 7
+REMEMBERING_CLIENTS = ("scaffold", "feddyn", "gradma")
 
 BUILDERS = {
     "scaffold": lambda m: tff_algos.build_scaffold(
@@ -43,7 +43,6 @@ BUILDERS = {
 }
 # One with vectors that all clients share, one with rows at clients and at the server.
 FAST = ("scaffold", "gradma")
-REMEMBERING_CLIENTS = ("scaffold", "feddyn", "gradma")
 
 
 class Interrupted(Exception):
@@ -251,13 +250,3 @@ def test_feddyn_adapts_to_the_mean_of_what_clients_process(tmp_path):
     by_flag = run("flag", stage.process)
     assert by_flag == run("mean", build(mean_examples=2 * np.mean(sizes)))
     assert by_flag != run("fixed", build())
-
-
-@pytest.mark.parametrize("name", ["mifa", "gradma", "gradma_s"])
-def test_more_rows_than_memory_holds_are_refused_with_what_would_do(name, monkeypatch):
-    tiny = types.SimpleNamespace(total=2 * 9 * 4 * N - 1)
-    monkeypatch.setattr(physical_memory.psutil, "virtual_memory", lambda: tiny)
-    recipe = catalogue.get(name)
-    settings = recipe.resolve(TASK.name, {}, {"clients_per_round": 3})
-    with pytest.raises(HyperparameterError, match="try --memory_dtype=bfloat16"):
-        recipe.stages(TASK, settings)

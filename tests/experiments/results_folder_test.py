@@ -4,7 +4,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import shutil
 import signal
 
@@ -12,13 +11,12 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import (
     checkpoints,
     files,
     metrics_log,
-    results,
     results_folder,
     run_spec,
     runner,
@@ -152,25 +150,6 @@ def test_a_deleted_metrics_file_is_told_and_the_later_rows_are_kept(
     assert result.summary["rounds"] == result.rounds_done == 3
 
 
-@pytest.mark.parametrize(
-    ("present", "done", "expected"),
-    [
-        ((1, 2, 3), 3, None),
-        ((1, 2, 3), 2, None),
-        ((), 0, None),
-        ((1, 3), 3, "has no row of round 2, .*: it begins with round 1"),
-        ((3, 4), 4, "has no row of rounds 1-2, .*: it begins with round 3"),
-        ((2, 4), 4, "has no row of rounds 1, ..., 3, .*: it begins with round 2"),
-        ((), 8, "has no row of rounds 1-8, .*: it begins with round 9"),
-        ((), 9, "has no row of rounds 1-9, .*: it is empty"),
-    ],
-)
-def test_rounds_without_a_row_are_named(present, done, expected):
-    rows = [{"round": number} for number in present]
-    told = metrics_log.describe_missing(rows, done, total_rounds=9)
-    assert told is expected is None or re.match(expected, told)
-
-
 def _make(path, kind):
     """Puts something else in the place of a path."""
     files.remove(path)
@@ -223,13 +202,6 @@ def test_interrupted_writes_are_removed_whatever_they_are(folder, kind):
     assert found == {path for path in whole if path.parent.name != "tensorboard"}
 
 
-def test_removing_a_link_leaves_what_it_points_to(tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "kept")
-    files.remove(tmp_path / "link")
-    assert list(tmp_path.iterdir()) == [tmp_path / "kept"]
-
-
 def test_a_failed_write_names_the_file(folder, make_spec):
     plot = folder / "plots" / "learning_curves.png"
     plot.unlink()
@@ -262,15 +234,6 @@ def test_a_configuration_without_rounds_is_of_another_run(folder, make_spec):
     (folder / "config.json").write_text(config)
     with pytest.raises(ResumeError, match="--total_rounds: was None, now 2"):
         runner.run(make_spec(folder))
-
-
-def test_rounds_of_no_time_have_no_speed():
-    rows = [{"round": 1, "seconds": 0.0}]
-    rejections = results.Rejections.of_rows(rows, num_rounds=1, num_participations=2)
-    summary = results.summarize(
-        TASK, rows, [], rejections, wall_seconds=1.0, peak_memory={}
-    )
-    assert summary["rounds_per_second"] is None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import run_spec, runner
 from tff_algos.experiments.errors import CohortSizeError, OutputError, ResumeError

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tff_algos
-from tests import tiny_task
+from tests.testing import tiny_task
 from tff_algos.experiments import server_examples
 from tff_algos.hyperparameters import HyperparameterError
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
-from tests import problems
+from tests.testing import problems
 from tff_algos import finalizers
 from tff_algos.models import local_model
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
-from tests import gradma_reference
-from tests.remembering_cohorts import vector
+from tests.testing import gradma_reference
+from tests.testing.remembering_cohorts import vector
 from tff_algos.finalizers import GradientMemory, build_gradient_memory_finalizer
 
 SGD = learning.optimizers.build_sgdm

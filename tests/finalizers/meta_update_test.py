@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tensorflow_federated import learning
 
-from tests import problems
+from tests.testing import problems
 from tff_algos import finalizers
 
 SGD = learning.optimizers.build_sgdm

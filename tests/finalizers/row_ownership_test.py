@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tests.gradma_reference import MemoryReduction
+from tests.testing.gradma_reference import MemoryReduction
 from tff_algos.finalizers import row_ownership
 
 NUM_CLIENTS = 6

@@ -1,3 +1,5 @@
+"""The Adult task: where its data come from, two clients, and the published sizes."""
+
 import collections
 import lzma
 import pathlib
@@ -7,35 +9,11 @@ import numpy as np
 import pytest
 
 import tasks
-from tasks import adult, adult_file, generated_adult
-from tasks.task import DataOptions, TaskError
+from tasks import adult, generated_adult
 from tests import conftest
+from tests.testing.adult_people import load, write
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
-
-JANE = (
-    "41, State-gov, 77516, Doctorate, 16, Never-married, Prof-specialty, "
-    "Not-in-family, White, Female, 2174, 0, 40, United-States, >50K"
-)
-JOHN = (
-    "25, ?, 226802, 11th, 7, Divorced, ?, Own-child, Black, Male, 0, 0, 40, "
-    "Holand-Netherlands, <=50K"
-)
-
-
-def _load(folder, data="auto", seed=0, **options):
-    return tasks.load_task(
-        "adult",
-        adult.AdultOptions(**options),
-        DataOptions(data=data, cache_dir=str(folder), seed=seed),
-    )
-
-
-def _write(folder, train=(JANE, JOHN), test=(f"{JANE}.", f"{JOHN}.")):
-    (folder / "adult.data").write_text("\n".join(train) + "\n\n")
-    lines = ("|1x3 Cross validator", *test)
-    (folder / "adult.test").write_text("\n".join(lines) + "\n\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -51,126 +29,17 @@ def real_adult(tmp_path_factory):
     return cache
 
 
-class TestFeatures:
-    def test_are_the_categories_in_the_order_of_their_description(self):
-        sizes = [len(categories) for categories in adult_file.CATEGORIES.values()]
-        assert sizes == [8, 16, 7, 14, 6, 5, 2, 41]
-        assert adult_file.NUM_FEATURES == 99
-        numbers = [
-            adult_file.feature(attribute, category)
-            for attribute, categories in adult_file.CATEGORIES.items()
-            for category in categories
-        ]
-        assert numbers == list(range(99))
-        assert adult.DOCTORATE == 21
-
-    def test_of_two_people_by_hand(self, tmp_path):
-        _write(tmp_path)
-        for name in ("adult.data", "adult.test"):
-            features, labels = adult_file.read(str(tmp_path / name))
-            assert features.dtype == np.uint8 and features.shape == (2, 99)
-            assert labels.dtype == np.int32 and labels.tolist() == [1, 0]
-            jane, john = (np.flatnonzero(row).tolist() for row in features)
-            assert jane == [5, 21, 26, 36, 48, 51, 56, 58]
-            # Neither where he works nor what he does is known.
-            assert john == [10, 25, 46, 55, 57, 98]
-
-
-class TestBadFiles:
-    @pytest.mark.parametrize(
-        ("line", "problem"),
-        [
-            (JANE[:-20], "line 2 has 14 columns, not 15"),
-            (f"{JANE}, 3", "line 2 has 16 columns, not 15"),
-            (
-                JANE.replace("Doctorate", "PhD"),
-                "the education in line 2 is 'PhD', not one of Bachelors, .*, Doctorate",
-            ),
-            (JANE.replace("Female", "F"), r"sex in line 2 is 'F', .* Female, Male, \?"),
-            (JANE[:-2], "the income in line 2 is '>5', not one of <=50K, >50K"),
-        ],
-    )
-    @pytest.mark.parametrize("data", ["auto", "tff"])
-    def test_a_line_that_is_no_person_is_named(self, line, problem, data, tmp_path):
-        _write(tmp_path, train=(JOHN, line))
-        with pytest.raises(TaskError, match=problem) as error:
-            _load(tmp_path, data)
-        message = str(error.value)
-        path = tmp_path / "adult.data"
-        assert message.startswith(f"{path} is no file of UCI's Adult: ")
-        assert "--data=tff" in message and "--data=generated" in message
-        assert "\n" not in message
-
-    @pytest.mark.parametrize(
-        ("spoil", "problem"),
-        [
-            (lambda path: path.write_bytes(b""), "it has no lines of people"),
-            (lambda path: path.write_text("|1x3 Cross validator\n\n"), "no lines"),
-            (lambda path: path.write_text("<html>no</html>"), "line 1 has 1 columns"),
-            (lambda path: path.write_bytes(b"\xff\xfe"), "can't decode"),
-            (lambda path: path.unlink() or path.mkdir(), "Is a directory"),
-        ],
-    )
-    def test_what_is_no_such_file_is_named(self, spoil, problem, tmp_path):
-        path = _write(tmp_path) / "adult.test"
-        spoil(path)
-        with pytest.raises(TaskError, match=f"adult.test is no file .*{problem}"):
-            _load(tmp_path)
-
-    def test_a_test_file_without_a_label_of_the_training_file(self, tmp_path):
-        _write(tmp_path, test=(JANE,))
-        with pytest.raises(TaskError, match="adult.test has no income <=50K, which"):
-            _load(tmp_path)
-
-    def test_no_doctorate(self, tmp_path):
-        poorer = JANE.replace("Doctorate", "Masters")
-        _write(tmp_path, train=(poorer, JOHN))
-        with pytest.raises(TaskError, match="phd: no training example .* person with"):
-            _load(tmp_path)
-        assert len(_load(tmp_path, partition="iid:2").train_client_ids) == 2
-
-    @pytest.mark.parametrize("partition", ["phd", "phd_off_by_one"])
-    def test_no_doctorate_names_the_partition(self, partition, tmp_path):
-        _write(tmp_path, train=(JOHN, JOHN))
-        with pytest.raises(TaskError, match=f"^--partition={partition}: no training"):
-            _load(tmp_path, partition=partition)
-
-    def test_four_fifths_of_one_person(self, tmp_path):
-        _write(tmp_path, train=(JANE, JANE, JOHN))
-        message = "--partition=phd_off_by_one takes four fifths .* a single one; use"
-        with pytest.raises(TaskError, match=message):
-            _load(tmp_path, partition="phd_off_by_one")
-        _write(tmp_path, train=(JANE, JANE, JOHN, JOHN))
-        task = _load(tmp_path, partition="phd_off_by_one")
-        for client_id in ("phd", "non_phd"):
-            assert len(task.examples(client_id, "train")[1]) == 1
-
-    def test_a_long_category_is_shortened(self, tmp_path):
-        _write(tmp_path, train=(JANE.replace("Doctorate", "D" * 9000), JOHN))
-        with pytest.raises(
-            TaskError, match=r"D\.\.\. \(9002 characters\), not"
-        ) as error:
-            _load(tmp_path)
-        assert len(str(error.value)) < 900
-
-    def test_nothing_but_doctorates(self, tmp_path):
-        poorer = JANE.replace(">50K", "<=50K")
-        _write(tmp_path, test=(JANE, poorer))
-        with pytest.raises(TaskError, match="phd: no test example .* person without"):
-            _load(tmp_path)
-
-
 class TestSource:
     def test_auto_takes_the_files_if_both_are_there(self, tmp_path):
-        task = _load(_write(tmp_path))
+        task = load(write(tmp_path))
         assert task.data_source == "tff" and task.notice is None
         assert task.dataset_name == "adult"
 
     @pytest.mark.parametrize("removed", ["adult.data", "adult.test"])
     def test_auto_never_downloads(self, removed, tmp_path, monkeypatch):
         monkeypatch.setattr(adult.download, "obtain_published", None)
-        (_write(tmp_path) / removed).unlink()
-        task = _load(tmp_path)
+        (write(tmp_path) / removed).unlink()
+        task = load(tmp_path)
         assert task.dataset_name == "adult_generated"
         assert f"found no {tmp_path / removed}, so" in task.notice
         assert "--data=tff" in task.notice and "\n" not in task.notice
@@ -185,17 +54,17 @@ class TestSource:
             return str(path)
 
         monkeypatch.setattr(adult.download, "obtain_published", obtain)
-        assert _load(_write(tmp_path), "tff").data_source == "tff"
+        assert load(write(tmp_path), "tff").data_source == "tff"
         assert asked == [adult.TRAIN_FILE, adult.TEST_FILE]
 
     def test_the_stand_in_when_it_is_asked_for(self, tmp_path):
-        task = _load(_write(tmp_path), "generated")
+        task = load(write(tmp_path), "generated")
         assert task.data_source == "generated" and task.notice is None
 
 
 class TestTask:
     def test_two_clients_by_doctorate(self, tmp_path):
-        task = _load(_write(tmp_path))
+        task = load(write(tmp_path))
         assert task.train_client_ids == task.eval_client_ids == ("phd", "non_phd")
         for split in ("train", "test"):
             x, y = task.examples("phd", split)
@@ -207,7 +76,7 @@ class TestTask:
             task.examples("nobody", "train")
 
     def test_examples_are_what_the_model_takes(self, tmp_path):
-        task = _load(tmp_path, "generated")
+        task = load(tmp_path, "generated")
         spec = BatchSpec(batch_size=4, num_epochs=1)
         dataset = task.client_dataset("phd", "train", spec)
         assert dataset.element_spec == tuple(task.model.input_spec)
@@ -218,7 +87,7 @@ class TestTask:
 
     @pytest.mark.parametrize("text", ["iid:20", "shards:2:20", "dirichlet:0.3:20"])
     def test_many_clients(self, text, tmp_path):
-        task = _load(tmp_path, "generated", partition=text)
+        task = load(tmp_path, "generated", partition=text)
         assert len(task.train_client_ids) == len(task.eval_client_ids) == 20
         parts = [task.examples(name, "train") for name in task.train_client_ids]
         people = generated_adult.people()
@@ -234,8 +103,8 @@ class TestTask:
     def test_off_by_one_clients_train_on_most_of_the_people_after_theirs(
         self, tmp_path
     ):
-        task = _load(tmp_path, "generated", partition="phd_off_by_one")
-        true = _load(tmp_path, "generated", partition="phd")
+        task = load(tmp_path, "generated", partition="phd_off_by_one")
+        true = load(tmp_path, "generated", partition="phd")
         people = generated_adult.people()
         doctor = people.x_train[:, adult.DOCTORATE] == 1
         for client, group in (("phd", doctor), ("non_phd", ~doctor)):
@@ -256,7 +125,7 @@ class TestTask:
 
     def test_the_seed_decides_a_division_among_many(self, tmp_path):
         one, again, other = (
-            _load(tmp_path, "generated", seed, partition="iid:9").examples(
+            load(tmp_path, "generated", seed, partition="iid:9").examples(
                 "client_003", "train"
             )[0]
             for seed in (0, 0, 1)
@@ -277,7 +146,7 @@ class TestTask:
 
     def test_the_initializer_decides_where_all_clients_start(self, tmp_path):
         def kernel(seed, name):
-            task = _load(tmp_path, "generated", seed, initializer=name)
+            task = load(tmp_path, "generated", seed, initializer=name)
             return task.model.initial_weights[0][0]
 
         assert not kernel(3, "zeros").any()
@@ -304,7 +173,7 @@ class TestRealAdult:
 
     @pytest.fixture
     def task(self, real_adult):
-        return _load(real_adult)
+        return load(real_adult)
 
     def test_is_the_published_files(self, real_adult):
         for file in (adult.TRAIN_FILE, adult.TEST_FILE):

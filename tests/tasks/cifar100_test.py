@@ -4,7 +4,7 @@ import pytest
 import tasks
 from tasks import cifar100, generated_images
 from tasks.task import DataOptions, TaskError
-from tests.tasks import federated_file
+from tests.testing import federated_file
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
 

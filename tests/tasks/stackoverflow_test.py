@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tasks
 from tasks import client_examples, generated_words, stackoverflow
 from tasks.task import DataOptions, TaskError
-from tests.tasks import federated_file
+from tests.testing import federated_file
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.hyperparameters import HyperparameterError
 

@@ -1,0 +1,176 @@
+"""Composed processes: their types, both kinds of models, TFF's numbers, refusals."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tests.testing import float32_processes, problems
+from tests.testing.block_problems import block_model
+from tests.testing.float32_processes import (
+    BUILDERS,
+    RELATIVES,
+    SECOND_ORDER,
+    built,
+    cohort_for,
+    fed_meta,
+    functional,
+    variable,
+)
+from tests.testing.local_steps import BATCH, CLIENTS, RATE, told
+from tests.testing.speed import some_fast
+
+SGD = tff.learning.optimizers.build_sgdm
+FAST = ("fedavg", "mimelite", "centralized", "fomaml", "afl")
+STOCK = {
+    "fedsgd": lambda m: tff.learning.algorithms.build_fed_sgd(m, SGD(0.1)),
+    "fedavg": lambda m: tff.learning.algorithms.build_weighted_fed_avg(m, SGD(0.1)),
+    "mimelite": lambda m: tff.learning.algorithms.build_weighted_mime_lite(
+        m, SGD(0.1, momentum=0.9)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_the_numbers_are_those_of_tffs_own_builder(name):
+    data = float32_processes.cohort()
+    ours, output = problems.run(built(name), data, data)
+    stock, stock_output = problems.run(STOCK[name](variable), data, data)
+    np.testing.assert_allclose(ours, stock, rtol=1e-6, atol=1e-7)
+    assert output.metrics["client_work"]["train"]["loss"] == pytest.approx(
+        stock_output.metrics["client_work"]["train"]["loss"], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", some_fast(BUILDERS, FAST))
+def test_functional_and_variable_models_give_the_same_numbers(name):
+    data = cohort_for(name)
+    left, left_output = problems.run(built(name), data, data)
+    right, right_output = problems.run(BUILDERS[name](variable), data, data)
+    np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+    assert left_output.metrics["client_work"]["train"]["loss"] == pytest.approx(
+        right_output.metrics["client_work"]["train"]["loss"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", BUILDERS | SECOND_ORDER | RELATIVES)
+def test_next_has_the_type_of_a_learning_process(name):
+    process = built(name)
+    assert isinstance(process, tff.learning.templates.LearningProcess)
+    state_type = process.initialize.type_signature.result
+    assert state_type.placement is tff.SERVER
+    weights = state_type.member.global_model_weights
+    np.testing.assert_equal([list(t.shape) for t in weights.trainable], [[5], []])
+    data_type = process.next.type_signature.parameter[1]
+    element = (
+        tff.TensorType(np.float32, [None, 5]),
+        tff.TensorType(np.float32, [None]),
+    )
+    expected = tff.SequenceType(element)
+    if name == "afl":
+        number = tff.SequenceType(np.int32)
+        expected = tff.StructType([("examples", expected), ("client_index", number)])
+    assert data_type.is_equivalent_to(tff.FederatedType(expected, tff.CLIENTS))
+    metrics = process.next.type_signature.result.metrics.member
+    assert metrics.client_work.num_non_finite_clients.dtype == np.int32
+    assert metrics.client_work.num_empty_clients.dtype == np.int32
+    assert metrics.finalizer.num_rejected_rounds.dtype == np.int32
+    assert metrics.finalizer.update_norm.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["fedmgda_plus", *RELATIVES])
+def test_those_who_see_updates_one_by_one_measure_what_came_of_them(name):
+    metrics = built(name).next.type_signature.result.metrics.member
+    assert metrics.aggregator.num_zero_updates.dtype == np.int32
+    assert metrics.aggregator.qp_fallbacks.dtype == np.int32
+    assert metrics.aggregator.lambda_max.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["qfedavg", "afl"])
+def test_those_who_look_at_losses_measure_the_largest(name):
+    metrics = built(name).next.type_signature.result.metrics.member
+    assert metrics.client_work.max_loss.dtype == np.float32
+
+
+def test_our_client_work_composes_with_tffs_aggregators():
+    clipped = tff.aggregators.clipping_factory(0.01, tff.aggregators.MeanFactory())
+    process = tff_algos.build_fed_avg(functional(), SGD(0.1), model_aggregator=clipped)
+    weights, output = problems.run(process, float32_processes.cohort())
+    step = problems.initial_vector(np.float32) - weights
+    assert np.linalg.norm(step) <= 0.01 * (1 + 1e-5)
+    assert output.metrics["aggregator"]["clipping_norm"] == pytest.approx(0.01)
+
+
+def test_second_order_algorithms_refuse_variable_models():
+    for build in SECOND_ORDER.values():
+        with pytest.raises(TypeError, match="pure functions of weights"):
+            build(variable)
+
+
+def test_a_model_of_the_wrong_kind_is_named():
+    with pytest.raises(TypeError, match="FunctionalModel.*found <class 'int'>"):
+        tff_algos.build_fed_avg(3, SGD(0.1))
+
+
+def test_an_unweighted_aggregator_is_refused_with_a_tip():
+    with pytest.raises(TypeError, match="as_weighted_aggregator"):
+        tff_algos.build_fed_avg(
+            functional(),
+            SGD(0.1),
+            model_aggregator=tff.aggregators.UnweightedMeanFactory(),
+        )
+
+
+def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits():
+    # X43 for every process with state of its own.
+    processes = {name: built(name) for name in BUILDERS | SECOND_ORDER}
+    processes["fedmeta"] = fed_meta(
+        meta_optimizer_fn=SGD(0.1, momentum=0.9), meta_learning_rate_decay=0.9
+    )
+    for name, process in processes.items():
+        data = cohort_for(name)
+        state = process.next(process.initialize(), data).state
+        flat = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
+        restored = tf.nest.pack_sequence_as(process.initialize(), flat)
+        np.testing.assert_array_equal(
+            problems.vector_of(process, process.next(restored, data).state),
+            problems.vector_of(process, process.next(state, data).state),
+        )
+
+
+WITH_NUM_EXAMPLES = {
+    "fedavgm": lambda m, **kw: tff_algos.build_fed_avg_m(m, SGD(RATE), **kw),
+    "fedprox": lambda m, **kw: tff_algos.build_fed_prox(
+        m, SGD(RATE), proximal_strength=0.5, **kw
+    ),
+    "mimelite": lambda m, **kw: tff_algos.build_mime_lite(
+        m, SGD(RATE, momentum=0.5), **kw
+    ),
+    "gradma_w": lambda m, **kw: tff_algos.build_gradma_w(m, SGD(RATE), **kw),
+    "fedmgda_plus": lambda m, **kw: tff_algos.build_fed_mgda_plus(
+        m, SGD(RATE), epsilon=0.1, **kw
+    ),
+    "fedmlb": lambda m, **kw: tff_algos.build_fed_mlb(m, SGD(RATE), **kw),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUM_EXAMPLES)
+def test_clients_told_to_have_one_example_each_weigh_alike(name):
+    model = problems.linear_model(np.float32)
+    batches = [client.batches(BATCH, dtype=np.float32) for client in CLIENTS]
+    if name == "fedmlb":
+        model = block_model(np.float32)
+        batches = [
+            client_batches.map(lambda x, y: (x, tf.cast(y > 0, tf.int32)))
+            for client_batches in batches
+        ]
+    weighting = tff.learning.ClientWeighting
+    by_told = WITH_NUM_EXAMPLES[name](
+        model, client_weighting=weighting.NUM_EXAMPLES, with_num_examples=True
+    )
+    alike = WITH_NUM_EXAMPLES[name](model, client_weighting=weighting.UNIFORM)
+    cohort = told(batches, (1, 1, 1))
+    found, _ = problems.run(by_told, cohort, cohort)
+    expected, _ = problems.run(alike, batches, batches)
+    np.testing.assert_array_equal(found, expected)

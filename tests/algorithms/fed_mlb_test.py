@@ -1,0 +1,76 @@
+"""FedMLB: NumPy's rounds, FedAvg of the local loss alone."""
+
+import numpy as np
+
+from tests.testing import block_problems
+from tests.testing.remembering_identities import (
+    after,
+    assert_close,
+    assert_differ,
+    assert_same_bits,
+    one_step_each,
+)
+from tests.testing.remembering_processes import process, some_rounds
+from tests.testing.remembering_rounds import block_rounds
+
+
+def test_fedmlbs_rounds_are_numpys():
+    def objective(previous, server, x, labels):
+        del previous
+
+        def value(weights):
+            *features, logits = block_problems.levels(weights, x)
+            hybrids = [
+                block_problems.levels(server, features[start - 1], start)[-1]
+                for start in (1, 2)
+            ]
+            local = block_problems.log_softmax(logits / 1.5)
+            targets = [block_problems.log_softmax(h / 1.5) for h in hybrids]
+            divergences = [
+                np.mean(np.sum(np.exp(t) * (t - local), axis=-1)) for t in targets
+            ]
+            losses = [block_problems.cross_entropy(h, labels) for h in hybrids]
+            return (
+                0.75 * block_problems.cross_entropy(logits, labels)
+                + 1.25 * sum(losses) / 2
+                + 2.0 * sum(divergences) / 2
+            )
+
+        return value
+
+    fed_mlb = process(
+        "fedmlb",
+        local_loss_weight=0.75,
+        hybrid_loss_weight=1.25,
+        distillation_weight=2.0,
+        distillation_temperature=1.5,
+        gradient_clip_norm=1.5,
+    )
+    *_, norms = block_rounds(fed_mlb, objective, clip=1.5)
+    # Some of them were clipped.
+    assert min(norms) < 1.4 and max(norms) > 1.6
+
+
+def test_fedmlb_of_the_local_loss_alone_is_fedavg_to_the_bit():
+    data = some_rounds("blocks")
+    alone = process(
+        "fedmlb",
+        hybrid_loss_weight=0.0,
+        distillation_weight=0.0,
+        gradient_clip_norm=None,
+    )
+    fedavg = process("fedavg", "blocks")
+    assert_same_bits(alone, fedavg, *data)
+    assert_differ(after(process("fedmlb"), *data), after(fedavg, *data))
+
+
+def test_fedmlbs_first_step_moves_a_block_by_the_losses_that_it_has_a_part_in():
+    # At the server's weights hybrid models are the local one, and nothing diverges:
+    # of two hybrid losses both depend on the first block, one on the second, and none
+    # on the third.
+    data = one_step_each(model="blocks")
+    start = block_problems.initial_vector()
+    step = start - after(process("fedavg", "blocks"), data)
+    sizes = [weight.size for weight in block_problems.initial_weights()]
+    factors = np.repeat([2.0, 1.5, 1.0], np.add.reduceat(sizes, [0, 2, 4]))
+    assert_close(start - after(process("fedmlb"), data), factors * step)

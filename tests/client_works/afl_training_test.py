@@ -1,0 +1,47 @@
+"""AFL's mixture: it rises where losses are large, within the share of who takes part."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.testing.one_client import MODEL
+from tff_algos.client_works import afl_training
+
+
+def ascend(mixture, losses, takes_part, rate):
+    return afl_training.ascend(
+        tf.constant(mixture, tf.float64),
+        tf.constant(losses, tf.float64),
+        tf.constant(takes_part),
+        rate,
+    ).numpy()
+
+
+def test_who_takes_part_shares_what_it_had_and_the_others_keep_theirs():
+    found = ascend([0.25] * 4, [1.0, 0.0, 0.0, 5.0], [True, True, False, False], 0.1)
+    np.testing.assert_allclose(found, [0.3, 0.2, 0.25, 0.25], rtol=1e-12)
+
+
+def test_a_weight_does_not_fall_below_zero():
+    found = ascend([0.1, 0.9], [0.0, 10.0], [True, True], 1.0)
+    np.testing.assert_allclose(found, [0.0, 1.0], atol=1e-12)
+
+
+def test_equal_losses_change_nothing():
+    found = ascend([0.5, 0.2, 0.3], [7.0] * 3, [True] * 3, 0.2)
+    np.testing.assert_allclose(found, [0.5, 0.2, 0.3], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("afl_mode", "step"), ("afl_loss", "clients")]
+)
+def test_unknown_words_are_named(name, value):
+    with pytest.raises(ValueError, match=f"{name} out of .*, found '{value}'"):
+        afl_training.build_agnostic_training_client_work(
+            MODEL,
+            tff.learning.optimizers.build_sgdm(0.1),
+            num_clients=2,
+            mixture_learning_rate=0.1,
+            **{name: value},
+        )

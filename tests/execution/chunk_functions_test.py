@@ -1,0 +1,50 @@
+"""Functions of a chunk of clients: with an axis of clients, summed or one by one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.testing.leaves import digits, leaf_of, mean_of_doubles, passes_of
+from tff_algos.execution import chunk_functions, graph_functions
+from tff_algos.execution.vectorization import NotVectorizableError
+
+CPU = "/device:CPU:0"
+SCALAR = tf.TensorSpec([], tf.float32)
+
+
+def map_clients(leaf, *tensors, stacked):
+    def run(*tensors):
+        return chunk_functions.map_clients(leaf, tf.constant(3), tensors, stacked)
+
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    return graph_functions.trace(run, specs)(*tensors)
+
+
+def test_clients_values_are_stacked_and_the_servers_shared():
+    leaf = leaf_of(lambda x, y: [x * y, x + 1], SCALAR, SCALAR)
+    found = map_clients(
+        leaf, tf.constant([1.0, 2.0, 3.0]), tf.constant(10.0), stacked=[True, False]
+    )
+    np.testing.assert_array_equal(found[0], [10, 20, 30])
+    np.testing.assert_array_equal(found[1], [2, 3, 4])
+
+
+def test_work_without_outputs_gives_nothing():
+    assert map_clients(leaf_of(list), stacked=[]) == []
+
+
+def test_an_op_without_a_vectorized_form_is_told():
+    leaf = leaf_of(lambda x: [tf.unique(x).y], tf.TensorSpec([2], tf.float32))
+    with pytest.raises(NotVectorizableError, match="Unique"):
+        map_clients(leaf, tf.ones([3, 2]), stacked=[True])
+
+
+def test_sums_are_added_and_other_aggregates_take_clients_one_by_one():
+    (of_sums,), (in_order,) = passes_of(mean_of_doubles), passes_of(digits)
+    add = chunk_functions.build_accumulate(of_sums.aggregates, CPU)
+    # The clients' values come summed: of the doubles, and of the weights.
+    totals = add(*map(tf.constant, (10.0, 1.0, 12.0, 3.0)))
+    assert [float(total) for total in totals] == [22.0, 4.0]
+    fold = chunk_functions.build_accumulate(in_order.aggregates, CPU)
+    (total,) = fold(tf.constant(9.0), tf.constant([1.0, 2.0, 3.0]))
+    assert float(total) == 9123.0

@@ -1,0 +1,44 @@
+"""Cohorts: functions of seed and round, uniform over clients; pooled batches."""
+
+import pytest
+
+from tests.testing import tiny_task
+from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments import cohorts
+from tff_algos.experiments.errors import CohortSizeError
+
+IDS = [f"client {n}" for n in range(50)]
+
+
+def test_a_cohort_is_a_function_of_seed_and_round():
+    first = cohorts.sample_cohort(IDS, 10, seed=1, round_num=3)
+    assert first == cohorts.sample_cohort(IDS, 10, seed=1, round_num=3)
+    assert first != cohorts.sample_cohort(IDS, 10, seed=1, round_num=4)
+    assert first != cohorts.sample_cohort(IDS, 10, seed=2, round_num=3)
+    assert len(set(first)) == 10 and set(first) <= set(IDS)
+
+
+def test_cohorts_are_uniform_over_clients():
+    counts = dict.fromkeys(IDS, 0)
+    for round_num in range(2000):
+        for client_id in cohorts.sample_cohort(IDS, 5, 0, round_num):
+            counts[client_id] += 1
+    # 200 expected, standard deviation 13.4: five of them either way.
+    assert 133 < min(counts.values()) and max(counts.values()) < 267
+
+
+def test_a_cohort_may_be_everyone_but_not_more():
+    assert set(cohorts.sample_cohort(IDS, 50, 0, 0)) == set(IDS)
+    with pytest.raises(CohortSizeError, match="--clients_per_round=51 is more than"):
+        cohorts.sample_cohort(IDS, 51, 0, 0)
+
+
+def test_pooled_batches_take_every_example_once_before_any_twice():
+    task = tiny_task.make()
+    total = sum(len(task.examples(c, "train")[1]) for c in task.train_client_ids)
+    spec = BatchSpec(batch_size=1, num_steps=total)
+    points = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
+    assert len(set(points)) == total
+    again = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
+    later = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 2)]
+    assert points == again and points != later and set(points) == set(later)

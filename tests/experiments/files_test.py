@@ -1,0 +1,53 @@
+"""Files of a run are written whole or not at all, and as strict JSON."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tff_algos.experiments import files
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "value.json"
+    files.write_json(path, {"a": np.float32(1.5), "b": np.arange(2)})
+    assert path.read_text() == '{\n  "a": 1.5,\n  "b": [\n    0,\n    1\n  ]\n}\n'
+    with pytest.raises(ZeroDivisionError), files.replacing(path) as file:
+        file.write("half")
+        raise ZeroDivisionError
+    assert path.read_text().startswith('{\n  "a": 1.5')
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_has_null_where_there_is_no_number(tmp_path):
+    value = {
+        "nan": math.nan,
+        "scalar": np.float32("inf"),
+        "array": np.array([1.0, -np.inf]),
+        "tuple": (math.inf, {"deep": np.float64("nan")}),
+        "kept": [0.5, 3, True, None, "nan"],
+    }
+    files.write_json(tmp_path / "value.json", value)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (tmp_path / "value.json").read_text()
+    assert json.loads(text, parse_constant=refuse) == {
+        "nan": None,
+        "scalar": None,
+        "array": [1.0, None],
+        "tuple": [None, {"deep": None}],
+        "kept": [0.5, 3, True, None, "nan"],
+    }
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        files.write_json(tmp_path / "value.json", {"of no type": object()})
+    assert (tmp_path / "value.json").read_text() == text
+
+
+def test_removing_a_link_leaves_what_it_points_to(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    files.remove(tmp_path / "link")
+    assert list(tmp_path.iterdir()) == [tmp_path / "kept"]

@@ -1,0 +1,82 @@
+"""What is printed: aligned tables, of a run, of what there is, of a pair's flags."""
+
+import tasks
+from tff_algos.experiments import catalogue, report
+from tff_algos.experiments.run_spec import RunOptions
+
+SUMMARY = {
+    "rounds": 20,
+    "final_metrics": {"train/loss": None, "eval/accuracy": 0.875},
+    "personalization": {
+        "num_clients": 5,
+        "accuracy_by_epoch": [0.5, 0.75],
+        "initial_accuracy": 0.5,
+        "initial_accuracy_std": 0.125,
+        "initial_accuracy_worst_decile": 0.25,
+        "initial_accuracy_best_decile": 0.625,
+        "personalized_accuracy": 0.75,
+        "personalized_accuracy_std": 0.0625,
+        "personalized_accuracy_worst_decile": 0.5,
+        "personalized_accuracy_best_decile": 1.0,
+    },
+    "evaluation_clients": 8,
+    "improved_clients": 0.9,
+    "excluded": {
+        "num_rejected_rounds": 2,
+        "num_non_finite_clients": 0,
+        "num_empty_clients": 3,
+    },
+    "participations": 60,
+    "rounds_per_second": 1.2345,
+    "peak_memory_mb": {"python": 900, "runtime_processes": 0},
+}
+
+
+def test_columns_are_as_wide_as_their_widest_word():
+    rows = [("a", "bcd", "e"), ("fghi", "j", "")]
+    assert report.text_table(rows, indent="> ") == "> a     bcd  e\n> fghi  j"
+
+
+def test_the_table_of_a_run_has_its_numbers():
+    lines = report.results_table("A title", SUMMARY).splitlines()
+    assert lines[:2] == ["", "A title"]
+    found = {}
+    for line in lines[2:]:
+        label, _, value = line.strip().rpartition("  ")
+        found[label.strip()] = value.strip()
+    assert found["rounds"] == "20"
+    assert found["training loss, last round"] == "none"
+    assert found["held-out accuracy, all examples"] == "87.50 %"
+    assert found["clients evaluated"] == "5 of 8"
+    assert found["initial accuracy, mean (std) over clients"] == "50.00 % (12.50 %)"
+    assert found["personalized accuracy, mean (std) over clients"] == "75.00 % (6.25 %)"
+    assert found["clients no worse off, mean over rounds"] == "90.00 %"
+    assert found["rounds rejected"] == "2 of 20"
+    assert found["num empty clients"] == "3"
+    assert not any("not finite" in label for label in found)
+    assert found["rounds per second"] == "1.23"
+    assert found["peak memory"] == "900 MB, runtime 0 MB"
+
+
+def test_the_catalogue_has_a_line_for_each():
+    text = report.catalogue([catalogue.get("fedavg")], [tasks.get("mnist")])
+    assert f"  fedavg  {catalogue.get('fedavg').summary}\n" in text
+    assert f"  mnist  {tasks.get('mnist').summary}\n" in text
+
+
+def test_a_pairs_flags_have_the_pairs_defaults():
+    text = report.settings(catalogue.get("fedavg"), tasks.get("emnist"), RunOptions)
+    assert text.startswith("FedAvg (") and " on emnist: flags and defaults\n" in text
+    lines = {line.split()[0] for line in text.splitlines()[1:]}
+    assert {"--client_learning_rate=0.02", "--seed=0", "--model=cnn"} <= lines
+
+
+def test_tables_of_the_readme_have_a_row_for_each():
+    recipe, entry = catalogue.get("fedavg"), tasks.get("emnist")
+    lines = report.markdown_tables([recipe], [entry]).splitlines()
+    assert lines[2] == (
+        f"| `fedavg` | {recipe.title} | {recipe.summary} | {recipe.paper} |"
+    )
+    assert lines[-1] == (
+        f"| `emnist` | {entry.summary} | cnn, cnn_dropout, 2nn, cnn_dense_dropout |"
+    )

@@ -1,0 +1,33 @@
+"""How rounds are shared out among the stages of personalized FedAvg."""
+
+import pytest
+
+from tff_algos.experiments import catalogue
+from tff_algos.experiments.stages import personalized_rounds
+from tff_algos.hyperparameters import HyperparameterError
+
+
+@pytest.mark.parametrize(
+    ("given_rounds", "expected"),
+    [
+        ((None, None, None), (20, 8)),
+        ((700, None, None), (500, 200)),
+        ((40, None, None), (29, 11)),
+        ((10, None, 0), (10, 0)),
+        ((10, 4, None), (4, 6)),
+        ((None, 3, 5), (3, 5)),
+        ((None, None, 3), (25, 3)),
+    ],
+)
+def test_rounds_of_personalized_fedavg_are_shared_out(given_rounds, expected):
+    assert personalized_rounds(*given_rounds) == expected
+
+
+@pytest.mark.parametrize("given_rounds", [(10, None, 11), (10, 3, 3)])
+def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
+    with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
+        personalized_rounds(*given_rounds)
+    names = ("total_rounds", "pretrain_rounds", "finetune_rounds")
+    chosen = dict(zip(names, given_rounds, strict=True))
+    with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
+        catalogue.get("personalized_fedavg").resolve("emnist", {}, chosen)

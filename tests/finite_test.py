@@ -1,0 +1,29 @@
+"""What is finite counts, and zeros stand in place of the rest."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_algos import finite
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [(1.0, True), (np.nan, False), (-np.inf, False)]
+)
+def test_a_structure_is_finite_if_all_its_tensors_are(last, expected):
+    tensors = {"a": tf.zeros([2, 3]), "b": (tf.constant([0.0, last]),)}
+    assert finite.all_finite(tensors).numpy() == expected
+
+
+def test_what_is_not_kept_is_zero_even_where_it_is_not_finite():
+    tensors = (tf.constant([np.nan, np.inf, 2.0]), tf.constant([5, 7]))
+    floats, integers = finite.zero_unless(tf.constant(False), tensors)
+    np.testing.assert_array_equal(floats, [0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(integers, [0, 0])
+
+
+def test_what_is_kept_stays_as_it_is():
+    tensors = (tf.constant([1.5, -2.0]), tf.constant([5, 7]))
+    floats, integers = finite.zero_unless(tf.constant(True), tensors)
+    np.testing.assert_array_equal(floats, [1.5, -2.0])
+    np.testing.assert_array_equal(integers, [5, 7])

@@ -1,0 +1,30 @@
+"""A Keras model computes what the functional model does, with the weights given."""
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tests.testing import problems
+from tff_algos.models.keras_model import build_keras_model
+
+MODEL = problems.linear_model(np.float32)
+X = np.arange(10, dtype=np.float32).reshape(2, 5)
+
+
+def test_predictions_are_those_of_the_weights():
+    w, b = np.array([1, 0, 0, 0, 2], np.float32), np.float32(0.5)
+    weights = tff.learning.models.ModelWeights((w, b), ())
+    keras = build_keras_model(MODEL, weights)
+    np.testing.assert_array_equal(keras.predict(X, verbose=0), [8.5, 23.5])
+    for found, given in zip(keras.get_weights(), (w, b), strict=True):
+        np.testing.assert_array_equal(found, given)
+
+
+def test_training_moves_the_trainable_weights():
+    start = tff.learning.models.ModelWeights(*MODEL.initial_weights)
+    keras = build_keras_model(MODEL, start)
+    keras.compile("sgd", "mse")
+    targets = keras.predict(X, verbose=0) - 1
+    keras.fit(X, targets, epochs=1, verbose=0)
+    # The bias steps by the rate of 0.01 against a mean gradient of 2.
+    moved = keras.get_weights()[1] - MODEL.initial_weights[0][1]
+    np.testing.assert_allclose(moved, -0.02, rtol=1e-4)

@@ -1,0 +1,72 @@
+"""One view of all kinds of models: the same losses and gradients, and refusals."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.testing import block_problems
+from tests.testing.one_client import CLIENT, MODEL, START, vector, weights_at
+from tff_algos.models import local_model
+from tff_algos.models.variable_model import FunctionalVariableModel
+
+KINDS = {"functional": MODEL, "variable": lambda: FunctionalVariableModel(MODEL)}
+BATCH = (tf.constant(CLIENT.x), tf.constant(CLIENT.y))
+LOSS = np.mean((CLIENT.x @ START[:-1] + START[-1] - CLIENT.y) ** 2) / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batchs_loss_and_gradient_are_numpys(kind):
+    view = local_model.create(KINDS[kind])
+    found = view.loss_gradients(weights_at(), view.initial_metrics(), BATCH)
+    assert found.loss.numpy() == pytest.approx(LOSS, rel=1e-12)
+    np.testing.assert_allclose(
+        vector(found.gradients), CLIENT.gradient(START), rtol=1e-12
+    )
+    assert found.num_examples == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_are_counted_only_where_they_are_kept(kind):
+    for keep, count in ((True, 5.0), (False, 0.0)):
+        view = local_model.create(KINDS[kind])
+        found = view.evaluate(weights_at(), view.initial_metrics(), BATCH)
+        assert found.loss.numpy() == pytest.approx(LOSS, rel=1e-12)
+        reported = view.unfinalized_metrics(found.metrics, tf.constant(keep))
+        total, number = (float(value) for value in reported["loss"])
+        assert (total, number) == pytest.approx((count * LOSS, count), rel=1e-6)
+
+
+def test_an_objective_is_differentiated_and_the_mean_loss_returned():
+    view = local_model.create(MODEL)
+    found = view.loss_gradients(
+        weights_at(),
+        view.initial_metrics(),
+        BATCH,
+        objective=lambda forward: 3.0 * forward.loss,
+    )
+    assert found.loss.numpy() == pytest.approx(LOSS, rel=1e-12)
+    np.testing.assert_allclose(
+        vector(found.gradients), 3 * CLIENT.gradient(START), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_types_are_those_of_the_weights_and_the_batches(kind):
+    specs = local_model.trainable_specs(KINDS[kind])
+    assert [(spec.shape.as_list(), spec.dtype) for spec in specs] == [
+        ([5], tf.float64),
+        ([], tf.float64),
+    ]
+    assert str(local_model.data_type(KINDS[kind])) == "<float64[?,5],float64[?]>*"
+
+
+def test_what_is_no_model_is_named():
+    with pytest.raises(TypeError, match="FunctionalModel.*found <class 'str'>"):
+        local_model.is_functional("a model")
+
+
+def test_a_model_of_too_few_blocks_is_refused():
+    model = block_problems.block_model()
+    assert local_model.require_blocks(model, minimum=3) is model
+    with pytest.raises(TypeError, match="at least 4 blocks, found one of 3"):
+        local_model.require_blocks(model, minimum=4)

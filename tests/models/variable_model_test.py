@@ -1,0 +1,52 @@
+"""A functional model in variables: its numbers, and metrics that add up."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.testing.one_client import CLIENT, MODEL, START
+from tff_algos.models.variable_model import FunctionalVariableModel
+
+ERRORS = (CLIENT.x @ START[:-1] + START[-1] - CLIENT.y) ** 2 / 2
+
+
+def batch(rows=slice(None)):
+    return tf.constant(CLIENT.x[rows]), tf.constant(CLIENT.y[rows])
+
+
+def test_a_forward_pass_gives_the_functional_models_numbers():
+    model = FunctionalVariableModel(MODEL)
+    output = model.forward_pass(batch())
+    assert output.loss.numpy() == pytest.approx(np.mean(ERRORS), rel=1e-12)
+    np.testing.assert_allclose(
+        output.predictions, CLIENT.x @ START[:-1] + START[-1], rtol=1e-12
+    )
+    assert output.num_examples == 5
+
+
+def test_a_batch_may_be_a_mapping():
+    x, y = batch()
+    model = FunctionalVariableModel(MODEL)
+    output = model.forward_pass({"x": x, "y": y})
+    assert output.loss.numpy() == pytest.approx(np.mean(ERRORS), rel=1e-12)
+
+
+def test_metrics_add_up_over_batches_until_they_are_reset():
+    model = FunctionalVariableModel(MODEL)
+    for rows in (slice(0, 2), slice(2, 5)):
+        model.forward_pass(batch(rows))
+    unfinalized = model.report_local_unfinalized_metrics()
+    finalize = model.metric_finalizers()["loss"]
+    found = finalize(unfinalized["loss"])
+    assert float(found) == pytest.approx(np.mean(ERRORS), rel=1e-6)
+    model.reset_metrics()
+    total, count = model.report_local_unfinalized_metrics()["loss"]
+    assert float(total) == float(count) == 0.0
+
+
+def test_variables_hold_the_initial_weights():
+    model = FunctionalVariableModel(MODEL)
+    found = np.append(*(variable.numpy() for variable in model.trainable_variables))
+    np.testing.assert_array_equal(found, START)
+    assert model.non_trainable_variables == ()
+    assert model.input_spec == MODEL.input_spec

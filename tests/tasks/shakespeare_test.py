@@ -1,0 +1,89 @@
+"""The Shakespeare task: tokens as TFF's, its stand-in, the real data set."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tasks import generated_text, shakespeare
+from tasks.task import DataOptions, TaskError
+from tests.testing import federated_file
+from tests.testing.task_checks import check_task
+
+
+@pytest.mark.parametrize("splits", [{}, {"train": {"a": [{"snippets": b"To be"}]}}])
+def test_a_file_without_clients_is_refused(splits, tmp_path):
+    path = tmp_path / "shakespeare.sqlite"
+    federated_file.write(path, splits)
+    message = f"{path} lacks clients of the split train or test; use a whole file"
+    with pytest.raises(TaskError, match=message):
+        tasks.load_task(
+            "shakespeare", data_options=DataOptions(cache_dir=str(tmp_path))
+        )
+
+
+def test_generated_shakespeare_fits_its_model(tmp_path):
+    task = tasks.load_task(
+        "shakespeare", data_options=DataOptions(cache_dir=str(tmp_path))
+    )
+    assert task.data_source == "generated"
+    assert len(task.train_client_ids) == 147 and len(task.eval_client_ids) == 53
+    settings = tasks.get("shakespeare").settings
+    assert settings == {"client_learning_rate": 1.0, "client_batch_size": 4}
+    check_task(task, num_classes=90)
+
+
+def _by_tff(snippets, batch_size=10_000):
+    """Returns what TFF's own baseline makes of a client's snippets."""
+    client_spec = tff.simulation.baselines.ClientSpec(
+        num_epochs=1, batch_size=batch_size, shuffle_buffer_size=1
+    )
+    task = tff.simulation.baselines.shakespeare.create_character_prediction_task(
+        client_spec, client_spec, use_synthetic_data=True
+    )
+    dataset = task.datasets.eval_preprocess_fn(
+        tf.data.Dataset.from_tensor_slices({"snippets": snippets})
+    )
+    (batch,) = dataset.as_numpy_iterator()
+    return batch
+
+
+def test_real_shakespeare_is_what_tff_reads(real_cache):
+    task = tasks.load_task(
+        "shakespeare", data_options=DataOptions(cache_dir=real_cache)
+    )
+    assert task.data_source == "tff"
+    check_task(task, num_classes=90)
+    train, _ = tff.simulation.datasets.shakespeare.load_data(cache_dir=real_cache)
+    assert [*task.train_client_ids, *task.eval_client_ids] == train.client_ids
+    snippets = [
+        element["snippets"].numpy()
+        for client_id in train.client_ids[:3]
+        for element in train.create_tf_dataset_for_client(client_id)
+    ]
+    ours = [task.examples(client_id, "train") for client_id in train.client_ids[:3]]
+    for axis, expected in enumerate(_by_tff(snippets)):
+        np.testing.assert_array_equal(
+            np.concatenate([example[axis] for example in ours]), expected
+        )
+
+
+def test_tokens_equal_tffs():
+    everything = bytes(range(256))
+    snippets = [b"", b"a", b"Hark!\r\n", b"x" * 78, b"x" * 79, b"y" * 80, everything]
+    snippets += generated_text.snippets(0, "train")
+    for ours, theirs in zip(shakespeare.tokenize(snippets), _by_tff(snippets)):
+        assert ours.dtype == np.int32 and ours.shape[1:] == (80,)
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_no_snippets_have_no_tokens():
+    for ids in shakespeare.tokenize([]):
+        assert ids.shape == (0, 80) and ids.dtype == np.int32
+
+
+def test_the_vocabulary_has_86_characters_and_4_special_ids():
+    assert len(set(shakespeare.CHARACTERS)) == len(shakespeare.CHARACTERS) == 86
+    assert shakespeare.VOCABULARY_SIZE == 90
+    assert tf.int32 == shakespeare.tokenize([b"a"])[0].dtype

@@ -1,0 +1,1 @@
+"""What tests share: small problems, tasks and models, references in NumPy, and tools."""
