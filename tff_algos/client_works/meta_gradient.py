@@ -280,8 +280,8 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
     drawn = {node.op for nodes in [graph.node, *functions] for node in nodes}
     if drawn := drawn & _RANDOM_OPS:
         raise ValueError(
-            f"The model draws at random with {', '.join(sorted(drawn))}, so the backward "
-            "pass through local training would differentiate a different loss. Use "
-            "random ops whose seed is a function of weights and batch "
+            f"The model draws at random with {', '.join(sorted(drawn))}, so the "
+            "backward pass through local training would differentiate a different "
+            "loss. Use random ops whose seed is a function of weights and batch "
             "(tf.random.stateless_*)."
         )
