@@ -1,10 +1,10 @@
 """Federated learning algorithms for TensorFlow Federated.
 
 Import this package before TensorFlow Federated: it makes TFF 0.87.0 run on
-today's TensorFlow and Python (`tff_algos.compat`).
+current TensorFlow and Python versions (`tff_algos.compat`).
 
-Every `build_*` returns a `tff.learning.templates.LearningProcess` or, where an
-algorithm has stages, a record of them.
+Every `build_*` returns a `tff.learning.templates.LearningProcess` or, for an
+algorithm with stages, a record of them.
 """
 
 from tff_algos import compat  # noqa: F401  # isort: skip
