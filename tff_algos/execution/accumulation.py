@@ -63,8 +63,8 @@ def appends_rows(aggregate: Aggregate) -> bool:
 class _Rows:
     """One row per client, written in any order and by several threads concurrently.
 
-    On the CPU the memory is not TensorFlow's: its allocator would place small tensors in
-    it and could not provide it in one piece in the next round.
+    On the CPU the memory is not TensorFlow's: its allocator would place small tensors
+    in it and could not provide it in one piece in the next round.
     """
 
     def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):
@@ -90,7 +90,7 @@ class _Rows:
                 self._rows = tf.raw_ops.Empty(shape=shape, dtype=value.dtype)
 
     def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
-        """Writes the value of the client at `position`; if stacked, values from there."""
+        """Writes the value at `position` or, if stacked, the values from there on."""
         self._allocate(value, value.shape[1:] if stacked else value.shape)
         if self._array is None:
             rows = value if stacked else tf.expand_dims(value, 0)
