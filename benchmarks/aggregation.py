@@ -18,7 +18,7 @@ rows of the other method leave their memory to later rounds.
     min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
     min norm, in 8 blocks    the same, an eighth of the columns at a time
     ... from a file          the same, clients' updates in a file between the turns
-    normalised mean          FedAvg-n, normalised by the clients
+    normalized mean          FedAvg-n, normalized by the clients
     q-fair                   q-FedAvg's sums; its rounds have the losses before training, too
 """
 

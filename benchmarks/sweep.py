@@ -329,7 +329,7 @@ def plot_curves(
 ) -> None:
     """Draws the mean over seeds by round, and from the least to the greatest.
 
-    Lines differ in lightness and dashes, so that they do in grey as well; the legend
+    Lines differ in lightness and dashes, so that they do in gray as well; the legend
     has them in the order in which they end.
     """
     figure = matplotlib.figure.Figure(figsize=(7.2, 4.2), layout="constrained")

@@ -4,7 +4,7 @@ Becker and Kohavi, "Adult", UCI Machine Learning Repository, 1996
 (https://doi.org/10.24432/C5XW20): a line has 14 attributes and the income. The
 features are those of Mohri et al., "Agnostic federated learning", ICML 2019
 (https://arxiv.org/abs/1902.00146): one for each category of the 8 categorical
-attributes, in the order of the data set's own description; the 6 continuous
+attributes, in the order of the dataset's own description; the 6 continuous
 attributes are left out.
 """
 

@@ -70,7 +70,7 @@ class Cifar10Options:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns float32, every channel standardized, of the uint8 `images`."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
@@ -92,7 +92,7 @@ DATA_SET = array_source.ArrayDataSet(
 def load(options: Cifar10Options, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
+    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardized per
     channel, or for `cnn_lrn` in [-1, 1], and `y` int32 [n].
 
     Args:

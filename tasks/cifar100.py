@@ -6,7 +6,7 @@ division are those of Luo et al., "GradMA: a gradient-memory-based accelerated f
 learning with alleviated catastrophic forgetting" (https://arxiv.org/abs/2302.14307);
 images are whole here, theirs are cropped and flipped at random.
 
-`--partition=pachinko` is TFF's own data set: the training images of its 500 clients,
+`--partition=pachinko` is TFF's own dataset: the training images of its 500 clients,
 100 for each, by the Pachinko allocation of Reddi et al., "Adaptive federated
 optimization" (https://arxiv.org/abs/2003.00295). Its test images, which TFF gives to 100
 other clients, are the undivided test set.
@@ -89,16 +89,16 @@ class Cifar100Options:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns float32, every channel standardized, of the uint8 `images`."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: Cifar100Options, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
+    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardized per
     channel, and `y` int32 [n] in [0, 100). Clients are "client_000" and so on; those of
-    `--partition=pachinko` have TFF's ids, where its data set is used.
+    `--partition=pachinko` have TFF's ids, where its dataset is used.
 
     Every client trains and is evaluated: on its own test set, drawn from the undivided
     one, whose labels follow those of its training examples.
@@ -142,7 +142,7 @@ def load(options: Cifar100Options, data_options: DataOptions) -> Task:
 
 
 def divide_generated(labels: np.ndarray, seed: int) -> tuple[np.ndarray, ...]:
-    """Divides the stand-in as TFF's data set is divided: 100 examples a client.
+    """Divides the stand-in as TFF's dataset is divided: 100 examples a client.
 
     Args:
       labels: int [n], those of `generated_images.tinted_shapes`.

@@ -6,7 +6,7 @@ train on, 10,000 to test, 10 classes. Clients, model and settings are those of H
 al., "Federated learning meets multi-objective optimization"
 (https://arxiv.org/abs/2006.11489): 500 shards of one label or few, five for each of
 100 clients. Their code deals 200 shards, `--partition=shards:2`. They do not give
-this data set's batch size and learning rate; here they are those of their CIFAR-10.
+this dataset's batch size and learning rate; here they are those of their CIFAR-10.
 `--model=tiny_nn` is MNIST's.
 """
 
@@ -55,7 +55,7 @@ class FashionMnistOptions:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, standardised, of the uint8 `images`."""
+    """Returns float32, standardized, of the uint8 `images`."""
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
@@ -72,7 +72,7 @@ DATA_SET = array_source.ArrayDataSet(
 def load(options: FashionMnistOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 28, 28, 1], scaled to [0, 1] and standardised, and
+    Examples are `x` float32 [n, 28, 28, 1], scaled to [0, 1] and standardized, and
     `y` int32 [n].
 
     Args:

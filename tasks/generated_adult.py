@@ -4,7 +4,7 @@ People with a doctorate are few and mostly earn much, all others mostly do not. 
 other attributes are drawn by frequencies that either group has of its own. Who earns
 much is decided by a linear score of the attributes with noise. Most of the score is
 common to both groups, but some categories count in one what they count against in
-the other: a linear model can be learnt, and suits the larger group better.
+the other: a linear model can be learned, and suits the larger group better.
 """
 
 import functools

@@ -49,7 +49,7 @@ class WriterStyle:
       shapes: [62] the class whose glyph is drawn for each class.
       flips: [62, 2] whether a glyph is mirrored (left-right, upside down).
       turns: [62] quarter turns of each glyph.
-      strokes: [62, 3] an added straight stroke: angle, offset from the centre as a
+      strokes: [62, 3] an added straight stroke: angle, offset from the center as a
         share of the glyph, and half length as a share of it (0 for none).
       slant: Shear, horizontal pixels per vertical pixel.
       rotation: Rotation of every glyph.
@@ -62,7 +62,7 @@ class WriterStyle:
       noise: Relative standard deviation of the ink, pixel by pixel.
       shakiness: Scale of the differences between two drawings of one glyph.
       warp: [2, 4] coefficients of the smooth distortion of every glyph.
-      class_weights: [62] unnormalised frequencies of the classes.
+      class_weights: [62] unnormalized frequencies of the classes.
       activity: Number of examples relative to the average writer.
     """
 

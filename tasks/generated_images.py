@@ -1,9 +1,9 @@
-"""Generated stand-ins for image data sets: written characters, and coloured shapes.
+"""Generated stand-ins for image datasets: written characters, and colored shapes.
 
 They are drawn in memory in a second or a few, always the same, and kept for the
 process. Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the
 writers of `tasks.generated_glyphs`, pooled. Shapes (for CIFAR-10) have an outline that
-is their class; colours, background, place, size, angle, texture, noise and clutter say
+is their class; colors, background, place, size, angle, texture, noise and clutter say
 nothing of it, so that a linear classifier finds little. Of tinted shapes (for CIFAR-100
 and Tiny ImageNet) the class is outline and tint: whether the shape is lighter or darker
 than its background, and its hue.
@@ -39,8 +39,8 @@ _SOFTNESS = 1.2
 # Images drawn at once: few enough to stay in the processor's caches.
 _CHUNK = 500
 
-# Of tinted shapes: how grey a shape and its background are apart, and how far from
-# grey a hue is, at least and at most.
+# Of tinted shapes: how gray a shape and its background are apart, and how far from
+# gray a hue is, at least and at most.
 _CONTRAST = (0.15, 0.3)
 _CHROMA = (0.2, 0.35)
 _BACKGROUND_CHROMA = 0.08
@@ -48,7 +48,7 @@ _BACKGROUND_CHROMA = 0.08
 
 @attrs.frozen(kw_only=True)
 class _TintedShapes:
-    """A data set of tinted shapes; lighter and darker ones of every hue.
+    """A dataset of tinted shapes; lighter and darker ones of every hue.
 
     Attributes:
       num_hues: Hues of every outline and lightness.
@@ -154,7 +154,7 @@ def _draw_glyphs(split: Split, first_class: int) -> tuple[np.ndarray, np.ndarray
             for writer, part in enumerate(np.split(classes, _NUM_WRITERS))
         ]
     )
-    # Neighbours must not share a writer: the order says nothing, as in MNIST.
+    # Neighbors must not share a writer: the order says nothing, as in MNIST.
     order = rng.permutation(len(labels))
     ink = np.rint(255.0 * (1.0 - images[order])).astype(np.uint8)
     return ink, labels[order]
@@ -222,12 +222,12 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
 def _tints(
     lighter: np.ndarray, turns: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns colours of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
+    """Returns colors of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
 
     Args:
       lighter: int [n], 1 where the shape is lighter than the background, else 0.
-      turns: float [n], the shape's hue in turns of the colour circle.
-      rng: Decides the rest: how grey both are, and the background's own hue.
+      turns: float [n], the shape's hue in turns of the color circle.
+      rng: Decides the rest: how gray both are, and the background's own hue.
     """
     n = len(lighter)
     middle = rng.uniform(0.45, 0.55, n)
@@ -240,7 +240,7 @@ def _tints(
 
 
 def _colour(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Returns float32 [n, 1, 1, 3]: grey, moved towards a hue that keeps its mean."""
+    """Returns float32 [n, 1, 1, 3]: gray, moved towards a hue that keeps its mean."""
     phases = 2.0 * np.pi * (turns[:, np.newaxis] - np.arange(3) / 3.0)
     colour = grey[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
     clipped = np.clip(colour, 0.0, 1.0).astype(np.float32)
@@ -250,7 +250,7 @@ def _colour(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarr
 def _contrasting_colours(
     n: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns colours of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
+    """Returns colors of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
 
     Most shapes are lighter than their background, whatever their class: with as
     many darker ones, training would stand still for long before it sees a pattern.
@@ -268,7 +268,7 @@ def _contrasting_colours(
 
 
 def _grid() -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and columns from the centre, float32 [1, 32, 32] each."""
+    """Returns rows and columns from the center, float32 [1, 32, 32] each."""
     rows, columns = np.mgrid[:SHAPE_IMAGE_SIZE, :SHAPE_IMAGE_SIZE]
     centre = (SHAPE_IMAGE_SIZE - 1) / 2
     return (
@@ -282,7 +282,7 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 
 def _textured(colour: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns float32 [n, 32, 32, 3]: a colour with waves of random direction."""
+    """Returns float32 [n, 32, 32, 3]: a color with waves of random direction."""
     n = len(colour)
     rows, columns = _grid()
     angle, phase = rng.uniform(0.0, 2.0 * np.pi, (2, n))
@@ -302,7 +302,7 @@ def _painted(images: np.ndarray, paint: np.ndarray, cover: np.ndarray) -> np.nda
 
 
 def _cover(distance: np.ndarray) -> np.ndarray:
-    """Returns 1 inside of a shape, 0 outside: [n, 32, 32] from pixels inside of it."""
+    """Returns 1 inside a shape, 0 outside: [n, 32, 32] from pixels inside it."""
     return np.clip(0.5 + distance / _SOFTNESS, 0.0, 1.0)
 
 
@@ -336,7 +336,7 @@ def _shape_cover(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return _cover(distance * radius)
 
 
-# The outlines: how far inside of the shape (u, v) lies, in units of its radius;
+# The outlines: how far inside the shape (u, v) lies, in units of its radius;
 # negative outside. u points right, v points down.
 
 

@@ -1,7 +1,7 @@
 """A generated stand-in for federated Shakespeare: speakers of a made-up tongue.
 
 All speakers share a lexicon of made-up syllables and a small grammar, so the next
-character can be learned; each has favourite words, a favourite kind of sentence,
+character can be learned; each has favorite words, a favorite kind of sentence,
 a dialect (verb endings, respelt sounds), punctuation and verse or prose, so
 speakers differ. Nothing is stored: a speaker's snippets are composed when they are
 asked for, and depend on (seed, speaker, split) alone.

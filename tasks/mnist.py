@@ -6,7 +6,7 @@ settings are those of McMahan et al., "Communication-efficient learning of deep
 networks from decentralized data" (https://arxiv.org/abs/1602.05629), whose other
 division is `--partition=shards:2`. `--model=tiny_nn` is the model of Luo et al.,
 "GradMA: a gradient-memory-based accelerated federated learning with alleviated
-catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardised images.
+catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardized images.
 """
 
 import types
@@ -60,7 +60,7 @@ def preprocess(images: np.ndarray) -> np.ndarray:
 
 
 def preprocess_standardised(images: np.ndarray) -> np.ndarray:
-    """Returns float32, standardised, of the uint8 `images`."""
+    """Returns float32, standardized, of the uint8 `images`."""
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
@@ -78,7 +78,7 @@ def load(options: MnistOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` float32 [n, 28, 28, 1] in [0, 1], ink 1.0, or for `tiny_nn`
-    standardised, and `y` int32 [n].
+    standardized, and `y` int32 [n].
 
     Args:
       options: Model and partition.

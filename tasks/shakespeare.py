@@ -104,7 +104,7 @@ def tokenize(
     without its last id, `y` without its first.
 
     Args:
-      snippets: Text; bytes outside of `CHARACTERS` become `UNKNOWN`.
+      snippets: Text; bytes outside `CHARACTERS` become `UNKNOWN`.
       sequence_length: Length of a sequence.
 
     Returns:

@@ -1,6 +1,6 @@
 """Federated Stack Overflow: the next word in what a user writes.
 
-The data set of Reddi et al., "Adaptive federated optimization", ICLR 2021
+The dataset of Reddi et al., "Adaptive federated optimization", ICLR 2021
 (https://arxiv.org/abs/2003.00295): sentences of questions and answers, of 342,477
 users who train and 38,758 others. Sentences become sequences of 20 words out of the
 10,000 most frequent ones as in `tff.simulation.baselines.stackoverflow`.

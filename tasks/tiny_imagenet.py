@@ -72,14 +72,14 @@ class TinyImagenetOptions:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns float32, every channel standardized, of the uint8 `images`."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 64, 64, 3], scaled to [0, 1] and standardised per
+    Examples are `x` float32 [n, 64, 64, 3], scaled to [0, 1] and standardized per
     channel, and `y` int32 [n] in [0, 200).
 
     Args:

@@ -45,7 +45,7 @@ class Layout:
 def read(path: str, layout: Layout) -> Arrays:
     """Decodes all images; the labels are the classes' places in `wnids.txt`.
 
-    Greyscale images get three equal channels. It takes a minute for the whole data set.
+    Grayscale images get three equal channels. It takes a minute for the whole dataset.
 
     Args:
       path: The folder `tiny-imagenet-200`, or the zip archive that holds it.

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.comparison.summary import Spread, Summary
 
-# Of an engine in every plot; those of one family are shades of one colour.
+# Of an engine in every plot; those of one family are shades of one color.
 _COLORS = {
     "tff_native": "tab:red",
     "tff_native_our_model": "lightcoral",

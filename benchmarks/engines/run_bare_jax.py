@@ -22,7 +22,7 @@ def _build_local_training(workload: workloads.Workload) -> Callable:
         ]
         return stepped, None
 
-    # XLA runs convolutions inside of a loop with one thread only.
+    # XLA runs convolutions inside a loop with one thread only.
     unroll = workload.model == "cnn"
 
     def train(weights, x, y):

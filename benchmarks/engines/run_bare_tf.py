@@ -1,7 +1,7 @@
 """FedAvg written by hand in TensorFlow: the floor of our own runtime.
 
 Dense models train for all clients at once; the others client by client, in one
-function. No data sets, no metrics, no federated types. (The models come from this
+function. No datasets, no metrics, no federated types. (The models come from this
 project, whose import brings TFF along: the start-up is not that of TensorFlow.)
 """
 

@@ -24,7 +24,7 @@ def _build_model(workload: workloads.Workload) -> fedjax.Model:
 
 
 def _build_clients(inputs: workloads.Inputs) -> list[tuple]:
-    """Returns (id, data set, random key) of every client."""
+    """Returns (id, dataset, random key) of every client."""
     return [
         (
             str(client).encode(),

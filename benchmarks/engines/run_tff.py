@@ -1,6 +1,6 @@
 """TFF's build_weighted_fed_avg, on TFF's own runtime or in this process.
 
-Clients are `tf.data` data sets, made once. The same process in both runtimes.
+Clients are `tf.data` datasets, made once. The same process in both runtimes.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from tff_algos.models.block_model import Block, chain, layer
 Norm = Literal["batch", "group", "none"]
 
 # As Reddi et al., "Adaptive federated optimization", ICLR 2021
-# (https://arxiv.org/abs/2003.00295), have it where they replace batch normalisation.
+# (https://arxiv.org/abs/2003.00295), have it where they replace batch normalization.
 NUM_GROUPS = 2
 
 FLATTEN = layer(layers.flatten)
@@ -73,7 +73,7 @@ def dropout(
 
 
 def norm_layer(norm: Norm, channels: int) -> Block:
-    """Returns a normalisation of `[n, ..., channels]`.
+    """Returns a normalization of `[n, ..., channels]`.
 
     Args:
       norm: "batch"; "group" for two groups of channels, with the same trainable weights

@@ -1,13 +1,13 @@
-"""Classifiers of 32 x 32 colour images, giving logits.
+"""Classifiers of 32 x 32 color images, giving logits.
 
 `cnn` is the model of Yao et al., "Federated learning with unbiased gradient
 aggregation and controllable meta updating" (https://arxiv.org/abs/1910.08234):
 that of McMahan et al. (https://arxiv.org/abs/1602.05629) with dropout and without
-response normalisation. Where the paper is silent, images are whole, convolutions
+response normalization. Where the paper is silent, images are whole, convolutions
 keep their size and half of the hidden units are dropped.
 
 `cnn_lrn` is the model of Hu et al., "Federated learning meets multi-objective
-optimization" (https://arxiv.org/abs/2006.11489): with response normalisation, as
+optimization" (https://arxiv.org/abs/2006.11489): with response normalization, as
 PyTorch defines it, without dropout and padding.
 """
 
@@ -28,7 +28,7 @@ _DROPOUT_RATE = 0.5
 
 
 def build_cifar_model(model_id: ModelId, num_classes: int, seed: int) -> BlockModel:
-    """Returns a classifier of 32 x 32 colour images.
+    """Returns a classifier of 32 x 32 color images.
 
     Args:
       model_id: "cnn" (two 5 x 5 convolutions of 64 filters, each before a 3 x 3
@@ -93,7 +93,7 @@ def pairwise_response_normalisation(
 ) -> tf.Tensor:
     """Divides every channel by a power of its own energy and the previous channel's.
 
-    Local response normalisation (Krizhevsky et al., "ImageNet classification with
+    Local response normalization (Krizhevsky et al., "ImageNet classification with
     deep convolutional neural networks", NIPS 2012) over windows of two channels, by
     PyTorch's conventions, which are the defaults: the window reaches back, and alpha
     is divided by its size. `tf.nn.local_response_normalization` has odd windows only.

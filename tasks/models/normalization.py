@@ -1,9 +1,9 @@
-"""Batch and group normalisation as pure functions of weights, statistics and inputs.
+"""Batch and group normalization as pure functions of weights, statistics and inputs.
 
 Ioffe and Szegedy, "Batch normalization: accelerating deep network training by
 reducing internal covariate shift", ICML 2015 (https://arxiv.org/abs/1502.03167), by
 PyTorch's conventions: a batch moves the moving statistics by a tenth, and its variance
-is unbiased there, biased where it normalises. Wu and He, "Group normalization", ECCV
+is unbiased there, biased where it normalizes. Wu and He, "Group normalization", ECCV
 2018 (https://arxiv.org/abs/1803.08494), which has no statistics to keep.
 
 Means are written out: `tf.nn.moments` stops gradients at the mean, so its variance has
@@ -27,16 +27,16 @@ def batch_norm(
     moving_variance: tf.Tensor,
     batch_statistics: bool,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-    """Normalises every channel over a batch.
+    """Normalizes every channel over a batch.
 
     Args:
       x: float `[n, ..., channels]`.
-      gamma: float `[channels]`, the normalised channels' deviations.
+      gamma: float `[channels]`, the normalized channels' deviations.
       beta: float `[channels]`, their means.
       moving_mean: float `[channels]`.
       moving_variance: float `[channels]`.
-      batch_statistics: Whether to normalise by the batch's own mean and variance and
-        move the moving ones, or to normalise by these.
+      batch_statistics: Whether to normalize by the batch's own mean and variance and
+        move the moving ones, or to normalize by these.
 
     Returns:
       A tensor like `x`, and the new moving mean and variance, without gradients. A
@@ -57,7 +57,7 @@ def batch_norm(
 def group_norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, num_groups: int
 ) -> tf.Tensor:
-    """Normalises groups of channels over each example by itself.
+    """Normalizes groups of channels over each example by itself.
 
     Args:
       x: float `[n, ..., channels]`, all but n static.

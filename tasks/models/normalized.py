@@ -1,4 +1,4 @@
-"""Image classifiers with normalisation layers, giving logits.
+"""Image classifiers with normalization layers, giving logits.
 
 The models that Luo et al., "GradMA: a gradient-memory-based accelerated federated
 learning with alleviated catastrophic forgetting", CVPR 2023
@@ -9,7 +9,7 @@ image recognition", CVPR 2016 (https://arxiv.org/abs/1512.03385), have it for sm
 images: 16, 32 and 64 channels, shortcuts without weights. All but the shortcuts and the
 widths of ResNet-20 are those of the authors' code.
 
-Every `build_*` takes the kind of normalisation: "batch", the paper's; "group", which has
+Every `build_*` takes the kind of normalization: "batch", the paper's; "group", which has
 no moving statistics and so does not mix the clients'; "none". It returns a model with
 `x` float32 `[None, height, width, channels]`, `y` int32 `[None]`, logits float32
 `[None, num_classes]` and the metrics of `metrics.Classification`. Initial kernels are
@@ -73,16 +73,16 @@ def check_norm(
 def build_tiny_nn(
     image_shape: Sequence[int], num_classes: int, seed: int, norm: Norm = "batch"
 ) -> BlockModel:
-    """Returns dense layers of 200 and 100 units, normalised, and of classes.
+    """Returns dense layers of 200 and 100 units, normalized, and of classes.
 
-    178,710 weights for 28 x 28 images of 10 classes, 600 of them the normalisation's.
+    178,710 weights for 28 x 28 images of 10 classes, 600 of them the normalization's.
     A block for each layer.
 
     Args:
       image_shape: Height, width and channels.
       num_classes: Number of classes, at least 1.
       seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -100,17 +100,17 @@ def build_tiny_nn(
 
 
 def build_lenet(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel:
-    """Returns a wide LeNet for 32 x 32 colour images.
+    """Returns a wide LeNet for 32 x 32 color images.
 
     Two 5 x 5 convolutions of 32 and 64 filters without padding, each before a 2 x 2 max
-    pooling; dense 512 and 128 with dropout. All four normalised. 941,834 weights for 10
-    classes, 1,472 of them the normalisation's. Blocks end after the convolutions'
+    pooling; dense 512 and 128 with dropout. All four normalized. 941,834 weights for 10
+    classes, 1,472 of them the normalization's. Blocks end after the convolutions'
     poolings, after dense 512, and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
       seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -142,16 +142,16 @@ def build_lenet(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel
 
 
 def build_vgg11(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel:
-    """Returns VGG-11 for 32 x 32 colour images.
+    """Returns VGG-11 for 32 x 32 color images.
 
-    Eight 3 x 3 convolutions, normalised, with five 2 x 2 max poolings; dense 128 with
-    dropout. 9,304,548 weights for 100 classes, 5,504 of them the normalisation's. Blocks
+    Eight 3 x 3 convolutions, normalized, with five 2 x 2 max poolings; dense 128 with
+    dropout. 9,304,548 weights for 100 classes, 5,504 of them the normalization's. Blocks
     end after each pooling and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
       seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -193,14 +193,14 @@ def build_resnet20(
 ) -> BlockModel:
     """Returns ResNet-20: a 3 x 3 convolution, three stages of three residual units.
 
-    282,072 weights for 200 classes, 1,376 of them the normalisation's. Convolutions have
+    282,072 weights for 200 classes, 1,376 of them the normalization's. Convolutions have
     no biases. Blocks end after the first convolution and after each stage, the last of
     which ends with the mean over the image, and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
       seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      norm: The kind of normalization.
       image_shape: Height, width and channels.
 
     Raises:
