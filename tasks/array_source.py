@@ -90,9 +90,9 @@ def load_arrays(
 ) -> tuple[Source, Arrays, str | None]:
     """Returns the real dataset or its stand-in, according to `--data`.
 
-    The order of preference is an npz file in the cache folder, the dataset's own format,
-    and a dataset prepared by tensorflow-datasets. "auto" uses what exists and never
-    downloads; "tff" downloads a missing dataset.
+    The order of preference is an npz file in the cache folder, the dataset's own
+    format, and a dataset prepared by tensorflow-datasets. "auto" uses what exists and
+    never downloads; "tff" downloads a missing dataset.
 
     Args:
       data_set: The dataset.
@@ -158,8 +158,8 @@ def npz_path(data_set: ArrayDataSet, cache_dir: str | None = None) -> str:
 def read_npz(path: str, data_set: ArrayDataSet) -> Arrays:
     """Reads a dataset file: x_train, y_train, x_test, y_test, as named in Keras.
 
-    Images are uint8 [n, height, width, channels], where the last axis may be omitted for
-    one channel; labels are integers [n] or [n, 1].
+    Images are uint8 [n, height, width, channels], where the last axis may be omitted
+    for one channel; labels are integers [n] or [n, 1].
 
     Raises:
       TaskError: If the file cannot be read or has other content.

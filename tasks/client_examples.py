@@ -192,10 +192,10 @@ def tff_reader(
     """Returns a function that reads one client's examples from `ClientData`.
 
     Args:
-      client_data: The clients of each split; a client that is missing in a split has no
-        examples there.
-      convert: Converts a client's elements, one array per key with examples (possibly
-        none) along the first axis, to `Examples`; may raise `Unfit`.
+      client_data: The clients of each split; a client may be missing in a split, where
+        it then has no examples.
+      convert: Converts a client's elements (one array per key, with possibly zero
+        examples along the first axis) to `Examples`; may raise `Unfit`.
       path: The file that the clients are read from, for the error message.
 
     Returns:

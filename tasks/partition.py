@@ -112,7 +112,7 @@ def _num_clients(text: str, numbers: Sequence[str]) -> int:
 
 
 def _count(text: str, symbol: str, number: str) -> int:
-    # Ten digits are enough, and Python refuses to parse integers of thousands of digits.
+    # Ten digits are enough, and Python cannot parse integers of thousands of digits.
     digits = re.fullmatch(r"0*([1-9][0-9]{0,9})", number, re.ASCII)
     if digits is None or int(digits[1]) > MAX_INTEGER:
         expected = f"{FORMS} with {symbol} an integer >= 1 and at most {MAX_INTEGER}"
@@ -200,7 +200,7 @@ def _divide_by_proportions(
     for label in np.unique(labels[rest]):
         members = rest[labels[rest] == label]
         shares = rng.dirichlet(np.full(num_clients, spec.concentration))
-        # Rounded to nearest: rounding down would give all remainders to the last client.
+        # Round to nearest: rounding down would give all remainders to the last client.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         for part, taken in zip(parts, np.split(members, ends), strict=True):
             part.append(taken)
