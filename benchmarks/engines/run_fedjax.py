@@ -1,4 +1,4 @@
-"""FedJAX's federated averaging, with the backend that it chooses for one CPU: jit."""
+"""FedJAX's federated averaging, with its default backend for one CPU: jit."""
 
 import argparse
 import functools
