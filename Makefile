@@ -1,6 +1,6 @@
-# Every target sets up its virtual environment first: `.venv`, or for another
-# interpreter (make test PYTHON=python3.12) one of its own, `.venv-python3.12`.
-# The first set-up takes minutes, later ones less than a second.
+# Every target first sets up its virtual environment: `.venv`, or `.venv-python3.12`
+# for another interpreter (make test PYTHON=python3.12). The first setup takes minutes,
+# later ones less than a second.
 
 PYTHON ?= python3
 GPU ?=
@@ -8,8 +8,8 @@ RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/bench \
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
-# A module's tests share what they have built, so modules stay whole.
-# Reordered, modules of few but long tests would come last, one after the other.
+# Tests of a module share what they build, so each module runs on one worker. No
+# reordering: it would run modules with few but long tests last, one after the other.
 TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 BENCH_RUNTIMES_FLAGS ?= --quick
@@ -20,8 +20,8 @@ VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 
-# The stamp is named after what was installed and with which Python, so it needs
-# no prerequisites: another branch's requirements have another stamp.
+# The stamp's name depends on the requirements and the Python version, so it needs no
+# prerequisites: another branch's requirements have another stamp.
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
@@ -30,36 +30,36 @@ STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>
 
 help:
 	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
-	@echo "make test        the quick tests; make test-extended: what CI runs besides"
-	@echo "make test-all    all tests; make durations: the same, and decides which are quick"
-	@echo "make lint        ruff's checks and format; make format applies them"
-	@echo "make bench       personalization against local epochs, 3 seeds, one table"
-	@echo "make bench-runtimes  seconds per round against TFF's runtime and other simulators"
-	@echo "make bench-adjoint  gradients through training: time and memory against the steps"
-	@echo "make bench-aggregation  rounds with each aggregator: time and memory against a mean"
-	@echo "make bench-client-memory  what clients remember: time and memory against their number"
-	@echo "make build-file  the BUILD files anew; make bazel-test builds and tests by them"
-	@echo "make clean       drops caches and builds; make distclean the environments as well"
+	@echo "make test        the quick tests; make test-extended: additional tests in CI"
+	@echo "make test-all    all tests; make durations: the same, and records which are quick"
+	@echo "make lint        checks with ruff; make format: fixes and formats"
+	@echo "make bench       personalization by number of local epochs, 3 seeds, one table"
+	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
+	@echo "make bench-adjoint  gradients through training: time and memory by number of steps"
+	@echo "make bench-aggregation  rounds with each aggregator: time and memory compared with a mean"
+	@echo "make bench-client-memory  client memory: time and memory by number of clients"
+	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
+	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
 
 setup: $(STAMP)
 
 $(STAMP):
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON)." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
 		|| { echo "Needs Python 3.11 to 3.13 (make PYTHON=...), found: $$($(PYTHON) --version)" >&2; exit 1; }
-	@# One of another version of Python, or half made, cannot be reused.
+	@# An environment of another Python version or an incomplete one cannot be reused.
 	@[ "$$($(VENV_PYTHON) --version 2>&1)" = "$$($(PYTHON) --version)" ] \
 		&& $(VENV_PYTHON) -m pip --version >/dev/null 2>&1 \
-		|| { echo "Making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+		|| { echo "Creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@rm -f $(VENV)/.stamp-*
-	@# TFF's metadata is stale: its dependencies and its bound on Python do not hold.
+	@# TFF's metadata is outdated: its dependencies and its limit on Python do not apply.
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet --no-compile \
 		--no-deps --ignore-requires-python $(addprefix -r ,$(REQUIREMENTS))
-	@# Imports take half of the time with bytecode. The file left out is no Python.
+	@# Bytecode halves the time of imports. The excluded file is not valid Python.
 	@env -u PYTHONDONTWRITEBYTECODE $(VENV_PYTHON) -m compileall -q -j 0 \
 		-x 'pyglove/backend' $(VENV)/lib \
-		|| echo "Some files have no bytecode; imports of them take longer." >&2
+		|| echo "Some files could not be compiled to bytecode; importing them takes longer." >&2
 	@touch $@
 
 run: $(STAMP)
@@ -74,7 +74,7 @@ test-extended: $(STAMP)
 test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=20 tests
 
-# All tests, with what each takes written down: decides which of them are quick.
+# Runs all tests and records their durations, which determine the quick ones.
 durations: $(STAMP)
 	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --record_durations tests
 

@@ -4,26 +4,26 @@
     python benchmarks/adjoint.py --architecture=lstm --steps=1,4,16 --repetitions=3
     python benchmarks/adjoint.py --quick
 
-Four ways to work on one batch J + 1 times, as clients with E = J + 1 epochs of a
-single batch do:
+Compares four methods that process one batch J + 1 times, like clients with E = J + 1
+epochs of a single batch:
 
-    fedavg       J + 1 local steps, as a FedAvg client takes them: the unit of time
-    trajectory   J steps and the gradient back through them, with the weights before
+    fedavg       J + 1 local steps of a FedAvg client: the unit of time
+    trajectory   J steps and the backward pass through them, with the weights before
                  every step in memory
     checkpoints  the same with about every sqrt(J)-th weights in memory
     tape         the same, unrolled in one tf.function: gradients of gradients by
-                 nested tapes, which is what one writes first
+                 nested tapes, the straightforward implementation
 
-Each is in a process of its own, and the four of one J take turns: who makes the
-machine slower does so for all. Seconds, and CPU seconds of all threads together,
-are the least of the repetitions, because other programs only ever add; the first
-call, which traces and compiles, is told apart. Beside other programs trust the CPU
-seconds: they are the work that is done, however many cores share it.
+Each method runs in its own process, and the four methods for one J alternate, so that
+a slowdown of the machine affects all of them. Seconds, and CPU seconds summed over
+threads, are the minimum of the repetitions, because other programs can only increase
+them; the first call, which traces and compiles, is reported separately. On a busy
+machine, rely on the CPU seconds: they measure the work, however many cores share it.
 
-Memory is what tensors take at most during a call, the model and the batch included,
-by the count of TensorFlow's allocator (median of three calls): unlike the resident
-set of the process, it depends neither on what that holds otherwise nor on when it
-gives memory back. On the CPU.
+Memory is the peak memory of tensors during a call, including the model and the batch,
+as counted by TensorFlow's allocator (median of three calls): unlike the process's
+resident set, it does not depend on other memory or on when memory is returned. All
+measurements are on the CPU.
 """
 
 import json
@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+# Read when TensorFlow is imported; silences its C++ logs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -66,12 +66,12 @@ _MODEL = flags.DEFINE_enum("architecture", "cnn", list(_BUILD_MODEL), "The model
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 20, "Examples.", lower_bound=1)
 _STEPS = flags.DEFINE_list("steps", ["1", "2", "4", "8", "16", "32", "64"], "J.")
 _REPETITIONS = flags.DEFINE_integer(
-    "repetitions", 5, "Timed calls of each.", lower_bound=1
+    "repetitions", 5, "Timed calls of each method.", lower_bound=1
 )
 _QUICK = flags.DEFINE_bool("quick", False, "J = 1, 4, 16 and two timed calls.")
 
-# Of the processes that measure: the CPU only, and its allocator that counts, whatever
-# TensorFlow was built with.
+# The environment of measuring processes: the CPU only, with the allocator that counts,
+# for any build of TensorFlow.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
 
 _LEARNING_RATE = 0.02
@@ -84,7 +84,7 @@ _OURS = ("trajectory", "checkpoints")
 
 @attrs.frozen(eq=False)
 class Problem:
-    """A model, where it starts, and the batch of a client.
+    """A model, its initial weights, and the batch of a client.
 
     Attributes:
       model: The model.
@@ -102,7 +102,7 @@ class Problem:
 
 
 def make_problem(model: str, batch_size: int) -> Problem:
-    """Returns a model of the tasks, and a batch drawn at random for it."""
+    """Returns a model of the tasks and a random batch for it."""
     built = _BUILD_MODEL[model]()
     rng = np.random.default_rng(0)
     x_spec, y_spec = built.input_spec
@@ -118,7 +118,7 @@ def make_problem(model: str, batch_size: int) -> Problem:
 
 
 def fed_avg(problem: Problem, num_steps: int) -> Callable[[], Tensors]:
-    """Returns a function that makes J + 1 local steps' update."""
+    """Returns a function that computes the update of J + 1 local steps."""
     view, optimizer = local_model.create(problem.model), _optimizer()
     dataset = problem.dataset().repeat(num_steps + 1)
 
@@ -135,7 +135,7 @@ def fed_avg(problem: Problem, num_steps: int) -> Callable[[], Tensors]:
 def adjoint(
     problem: Problem, num_steps: int, max_trajectory_bytes: int
 ) -> Callable[[], Tensors]:
-    """Returns a function that makes the gradient by going back over the steps."""
+    """Returns a function that computes the gradient by our backward pass."""
     view, optimizer = local_model.create(problem.model), _optimizer()
     dataset = problem.dataset()
 
@@ -164,7 +164,7 @@ def adjoint(
 
 
 def nested_tapes(problem: Problem, num_steps: int) -> Callable[[], Tensors]:
-    """Returns a function that makes the gradient by gradients of gradients."""
+    """Returns a function that computes the gradient by gradients of gradients."""
 
     def loss(weights):
         x, y = problem.batch
@@ -204,7 +204,7 @@ METHODS: Mapping[str, Callable[[Problem, int], Callable[[], Tensors]]] = {
 
 
 def seconds_of(function: Callable[[], Tensors]) -> tuple[float, float]:
-    """Returns the seconds and the CPU seconds of a call, to its last operation."""
+    """Returns the seconds and the CPU seconds of a call, including all its ops."""
     start, cpu_start = time.perf_counter(), time.process_time()
     function()
     tf.test.experimental.sync_devices()
@@ -212,7 +212,7 @@ def seconds_of(function: Callable[[], Tensors]) -> tuple[float, float]:
 
 
 def peak_megabytes(function: Callable[[], Tensors]) -> float:
-    """Returns what tensors take at most while it is called, MB (2**20 bytes)."""
+    """Returns the peak memory of tensors during a call, MB (2**20 bytes)."""
     tf.config.experimental.reset_memory_stats(_DEVICE)
     result = function()  # Held until the end: the gradient counts as well.
     peak = tf.config.experimental.get_memory_info(_DEVICE)["peak"]
@@ -223,10 +223,11 @@ def peak_megabytes(function: Callable[[], Tensors]) -> float:
 def serve(
     connection: Connection, method: str, model: str, batch_size: int, num_steps: int
 ) -> None:
-    """Runs one method in this process whenever it is asked to.
+    """Runs one method in this process on request.
 
-    Sends the result of the first call and its seconds; then for every "time" the
-    seconds and CPU seconds of a call, for every "memory" the peak of one in MB; None ends it.
+    Sends the result of the first call and its seconds. Then it answers every "time"
+    with the seconds and CPU seconds of a call and every "memory" with the peak memory
+    of a call in MB; None ends it.
     """
     problem = make_problem(model, batch_size)
     function = METHODS[method](problem, num_steps)
@@ -241,13 +242,13 @@ def serve(
 
 @attrs.frozen
 class Measurement:
-    """What was measured of one method at one J.
+    """The measurements of one method for one J.
 
     Attributes:
-      first_seconds: Of the first call: tracing, compiling, and running.
-      seconds: Of each later call.
-      cpu_seconds: Of each later call, all threads together.
-      megabytes: That tensors take at most, of each call.
+      first_seconds: Seconds of the first call: tracing, compiling, and running.
+      seconds: Seconds of each later call.
+      cpu_seconds: CPU seconds of each later call, summed over threads.
+      megabytes: Peak memory of tensors in each call.
     """
 
     first_seconds: float
@@ -257,12 +258,12 @@ class Measurement:
 
     @property
     def best_seconds(self) -> float:
-        """The least: other programs only ever add."""
+        """The minimum, because other programs can only increase it."""
         return min(self.seconds)
 
     @property
     def best_cpu_seconds(self) -> float:
-        """The least, as of the seconds."""
+        """The minimum, like that of the seconds."""
         return min(self.cpu_seconds)
 
     @property
@@ -273,13 +274,13 @@ class Measurement:
 
 @attrs.frozen
 class Comparison:
-    """All methods at one J.
+    """The measurements of all methods for one J.
 
     Attributes:
       num_steps: J.
-      measurements: By method; None for those whose process died.
-      differences: By method, of those that make the tape's gradient another way: how
-        far they are from it, relative to its norm.
+      measurements: By method; None if its process died.
+      differences: The difference of our methods' gradients from the tape's, relative to
+        its norm, by method.
     """
 
     num_steps: int
@@ -290,7 +291,7 @@ class Comparison:
 def compare(
     model: str, batch_size: int, num_steps: int, repetitions: int
 ) -> Comparison:
-    """Measures all methods at one J, each in a process of its own, in turns.
+    """Measures all methods for one J, each in its own process, alternating.
 
     The processes inherit the environment, which should be `ENVIRONMENT`.
     """
@@ -342,7 +343,7 @@ def _differences(gradients: Mapping[str, Sequence[np.ndarray]]) -> dict[str, flo
 
 
 def make_table(comparisons: Sequence[Comparison]) -> str:
-    """Returns the table, a line for each J; "died" where a process did."""
+    """Returns the table with a line for each J; "died" marks a dead process."""
     cells = [_cells(comparison) for comparison in comparisons]
     return tables.format_table(list(cells[0]), [list(line.values()) for line in cells])
 
@@ -375,7 +376,7 @@ def _cells(comparison: Comparison) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures at every J, then prints the table."""
+    """Measures for every J, then prints the table."""
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
     steps, repetitions = _STEPS.value, _REPETITIONS.value
@@ -385,7 +386,7 @@ def main(argv: Sequence[str]) -> None:
         if not number.isdecimal() or int(number) < 1:
             raise app.UsageError(f"--steps={number}: expected whole numbers >= 1.")
     os.environ.update(ENVIRONMENT)
-    # So that the processes are ended as well.
+    # An exception, so that the child processes are ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     comparisons = []
     for number in map(int, steps):

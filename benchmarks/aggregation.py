@@ -1,25 +1,25 @@
-"""Measures what aggregators cost: seconds and memory of a round against FedAvg's mean.
+"""Measures the cost of aggregators: time and memory of a round against FedAvg's mean.
 
     python benchmarks/aggregation.py
     python benchmarks/aggregation.py --cohorts=10 --timed_rounds=9
 
-Rounds of one local epoch of the EMNIST CNN with 1,206,590 weights on 200 random
-examples a client (EMNIST's writers have 198, on average), in batches of 20, by the
-in-process runtime. Every aggregator is in a process of its own, where its rounds
-are paired with FedAvg's, by turns the first and the second of a pair. What it takes more
-than FedAvg's is the median (least to greatest) over pairs, in seconds and as the
-median's share of FedAvg's whole round: of rounds of one example a client, which is
-aggregation alone, and of whole rounds, which scatter by more than that. Memory is by
-how much the peak of the process exceeds what it held before the first whole round,
-when everything was compiled and the data were there. FedAvg's is of that round alone:
-rows of the other method leave their memory to later rounds.
+A round is one local epoch of the EMNIST CNN with 1,206,590 weights on 200 random
+examples per client (EMNIST's writers have 198 on average), in batches of 20, on the
+in-process runtime. Every aggregator runs in its own process, where its rounds are
+paired with FedAvg's, in alternating order. Its additional time is the median (minimum
+to maximum) over pairs, in seconds and as the median's share of FedAvg's whole round. It
+is measured for rounds of one example per client, where aggregation dominates, and for
+whole rounds, whose times vary by more than that. Memory is the increase of the
+process's peak over its memory before the first whole round, after compiling and
+loading. FedAvg's is of that round alone, because later rounds reuse the memory of the
+other method's rows.
 
     mean                     FedAvg: the unit
-    min norm                 FedMGDA+: updates gathered, their Gram matrix, the solver
+    min norm                 FedMGDA+: gathered updates, their Gram matrix, the solver
     min norm, in 8 blocks    the same, an eighth of the columns at a time
-    ... from a file          the same, clients' updates in a file between the turns
-    normalised mean          FedAvg-n, normalised by the clients
-    q-fair                   q-FedAvg's sums; its rounds have the losses before training, too
+    ... from a file          the same, with clients' updates in a file between the turns
+    normalized mean          FedAvg-n, normalized by the clients
+    q-fair                   q-FedAvg's sums; includes the loss before training
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from multiprocessing.connection import Connection
 from typing import Self
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+# Read when TensorFlow is imported; silences its C++ logs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -55,9 +55,9 @@ from tasks.models import image
 from tff_algos import aggregators, execution
 
 _COHORTS = flags.DEFINE_list("cohorts", ["10", "100"], "Clients per round.")
-_ROUNDS = flags.DEFINE_integer("timed_rounds", 5, "Of each.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("timed_rounds", 5, "Timed rounds.", lower_bound=1)
 _EXAMPLES = flags.DEFINE_integer(
-    "examples_per_client", 200, "Of a round.", lower_bound=1
+    "examples_per_client", 200, "Examples per client.", lower_bound=1
 )
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
@@ -72,8 +72,8 @@ class Method:
     """An aggregator in FedAvg.
 
     Attributes:
-      build: From model and client optimizer to the process.
-      max_kept_bytes: Of the runtime; None for its default.
+      build: Maps the model and the client optimizer to the process.
+      max_kept_bytes: The runtime's option; None for its default.
     """
 
     build: Callable[..., tff.learning.templates.LearningProcess]
@@ -101,7 +101,7 @@ METHODS: Mapping[str, Method] = {
     "min norm": Method(_fed_avg(lambda: aggregators.MinNormFactory(normalize=True))),
     "min norm, in 8 blocks": Method(_fed_avg(_in_blocks)),
     "min norm, in 8 blocks from a file": Method(_fed_avg(_in_blocks), 0),
-    "normalised mean": Method(_fed_avg(aggregators.NormalizedMeanFactory)),
+    "normalized mean": Method(_fed_avg(aggregators.NormalizedMeanFactory)),
     "q-fair": Method(
         lambda model, optimizer: tff_algos.build_q_fed_avg(
             model, optimizer, q=0.5, lipschitz=20.0
@@ -111,7 +111,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def client_data(number: int, num_examples: int) -> tf.data.Dataset:
-    """Returns the batches of a client that is made up."""
+    """Returns the batches of a random client."""
     rng = np.random.default_rng(number)
     x = rng.uniform(size=(num_examples, *image.IMAGE_SHAPE)).astype(np.float32)
     y = rng.integers(0, 62, num_examples).astype(np.int32)
@@ -120,12 +120,12 @@ def client_data(number: int, num_examples: int) -> tf.data.Dataset:
 
 @attrs.frozen
 class Round:
-    """What a round took.
+    """The cost of a round.
 
     Attributes:
-      seconds: Of time.
-      cpu_seconds: Of all cores together.
-      megabytes: Of memory, at its peak, beyond what the process held before.
+      seconds: Wall time.
+      cpu_seconds: CPU time, summed over cores.
+      megabytes: Increase of the process's peak memory.
     """
 
     seconds: float
@@ -133,17 +133,17 @@ class Round:
     megabytes: float
 
 
-# A round of the mean and one next to it, of another method.
+# A round of the mean and an adjacent round of another method.
 Pairs = Sequence[tuple[Round, Round]]
 
 
 @attrs.frozen
 class Measured:
-    """Rounds of a method.
+    """The rounds of a method.
 
     Attributes:
-      whole: With all examples.
-      short: With one example a client.
+      whole: Rounds with all examples.
+      short: Rounds with one example per client.
     """
 
     whole: Pairs
@@ -151,7 +151,7 @@ class Measured:
 
 
 class _PeakMemory:
-    """The most memory that this process holds while the body runs, bytes."""
+    """Measures this process's peak memory while the body runs, in bytes."""
 
     def __enter__(self) -> Self:
         self.peak = 0
@@ -177,7 +177,7 @@ def serve(
     num_examples: int,
     num_rounds: int,
 ) -> None:
-    """Sends `Measured` of a method, which has turns with the mean in this process."""
+    """Sends `Measured` of a method, which alternates with the mean in this process."""
     options = {}
     if METHODS[name].max_kept_bytes is not None:
         options["max_kept_bytes"] = METHODS[name].max_kept_bytes
@@ -191,7 +191,7 @@ def serve(
         METHODS[each].build(model, tff.learning.optimizers.build_sgdm(0.05))
         for each in (_MEAN, name)
     ]
-    # Four clients' round compiles what a round of all needs.
+    # A round of four clients compiles everything for a round of all clients.
     states = [each.next(each.initialize(), whole[:4]).state for each in processes]
     held = psutil.Process().memory_info().rss
 
@@ -219,7 +219,7 @@ def serve(
 def compare(
     num_clients: int, num_examples: int, num_rounds: int
 ) -> Mapping[str, Measured | None]:
-    """Measures every method but the mean; None for those whose process died."""
+    """Measures every method except the mean; None if its process died."""
     measured = {}
     for name in METHODS:
         if name != _MEAN:
@@ -230,7 +230,7 @@ def compare(
 
 
 def make_table(num_clients: int, measured: Mapping[str, Measured | None]) -> str:
-    """Returns the table of one cohort, a line for each aggregator."""
+    """Returns the table of one cohort size, with a line for each aggregator."""
     finished = [own.whole for own in measured.values() if own]
     units = [mean for pairs in finished for mean, _ in pairs]
     firsts = [pairs[0][0] for pairs in finished]
@@ -282,13 +282,13 @@ def _medians(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures every cohort, then prints the tables."""
+    """Measures every cohort size and prints the tables."""
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
     for number in _COHORTS.value:
         if not number.isdecimal() or int(number) < 4:
             raise app.UsageError(f"--cohorts={number}: expected whole numbers >= 4.")
-    # So that the processes are ended as well.
+    # An exception, so that the child processes are ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(json.dumps(machine.describe()))
     for number in map(int, _COHORTS.value):

@@ -1,12 +1,12 @@
-"""Measures what clients' rows cost: seconds and memory of a round against the population.
+"""Measures the cost of clients' rows: time and memory per round by population.
 
     python benchmarks/client_memory_cost.py
     python benchmarks/client_memory_cost.py --populations=1000,100000 --rows=10000
 
 Every round reads and writes the rows of a random cohort, as a run does between two
 rounds of training; nothing is trained. Rows are in a file in a temporary folder.
-Memory is what the process holds after the rounds beyond what it held before the first;
-the file's size is what the disk really gives it.
+Memory is the increase of the process's memory over the rounds; the file's size is its
+allocated disk space.
 """
 
 import os
@@ -17,7 +17,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+# Read when TensorFlow is imported; silences its C++ logs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -34,16 +34,16 @@ _POPULATIONS = flags.DEFINE_list(
     "populations", ["1000", "10000", "100000"], "Numbers of clients."
 )
 _WEIGHTS = flags.DEFINE_integer(
-    "row_weights", 10_000, "Numbers of a row.", lower_bound=1
+    "row_weights", 10_000, "Numbers per row.", lower_bound=1
 )
-_COHORT = flags.DEFINE_integer("cohort", 100, "Clients of a round.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("memory_rounds", 200, "Of each.", lower_bound=2)
+_COHORT = flags.DEFINE_integer("cohort", 100, "Clients per round.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("memory_rounds", 200, "Rounds.", lower_bound=2)
 
 _MEGABYTE = 2**20
 
 
 def measure(population: int) -> list[str]:
-    """Returns a row of the table: rounds on one population."""
+    """Returns the table's row for one population size."""
     rng = np.random.default_rng(0)
     process = psutil.Process()
     row_type = tff.TensorType(np.float32, [_WEIGHTS.value])

@@ -1,4 +1,4 @@
-"""Calls of main.py, each with its share of the CPUs."""
+"""Runs main.py in subprocesses, each with its share of the CPUs."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ _MAIN = pathlib.Path(__file__).parents[1] / "main.py"
 
 
 def cpu_shares(jobs: int) -> list[set[int]]:
-    """Divides the CPUs that this process may use among jobs; one CPU is the least."""
+    """Divides the CPUs that this process may use among jobs, at least one for each."""
     cpus = sorted(os.sched_getaffinity(0))
     if jobs > len(cpus):
         return [{cpus[job % len(cpus)]} for job in range(jobs)]
@@ -21,14 +21,14 @@ def cpu_shares(jobs: int) -> list[set[int]]:
 
 
 class MainProgram:
-    """Calls main.py, so that all calls that run can be stopped together.
+    """Calls main.py; all running calls can be stopped together.
 
-    Calls that run at the same time keep to CPUs of their own where the system has
-    such a thing: measured, two runs of Adult's linear model on four CPUs took 0.65 s
-    a round, and four, each on its own, 0.28 s.
+    Concurrent calls are pinned to separate CPUs if the system supports it: two runs of
+    Adult's linear model on four shared CPUs took 0.65 s per round, four runs on one CPU
+    each 0.28 s.
 
     Args:
-      jobs: How many calls there may be at the same time.
+      jobs: The largest number of concurrent calls.
     """
 
     def __init__(self, jobs: int = 1) -> None:
@@ -40,7 +40,7 @@ class MainProgram:
             self._free_shares.put(share)
 
     def __call__(self, arguments: Sequence[str], log: pathlib.Path) -> int:
-        """Runs main.py, what it prints added to `log`; returns its exit status."""
+        """Runs main.py, appends its output to `log`, and returns its exit status."""
         share = self._free_shares.get()
         try:
             return self._call(arguments, log, share)
@@ -55,12 +55,12 @@ class MainProgram:
                 [sys.executable, _MAIN, *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # The terminal's Ctrl-C would come to it besides `stop`'s signal, and
-                # a second one keeps it from saving.
+                # Otherwise it would receive the terminal's Ctrl-C in addition to
+                # `stop`'s signal, and a second signal prevents it from saving.
                 start_new_session=True,
             )
             if share is not None:
-                # Long before its first thread: those that come inherit it.
+                # Before the process starts threads, which inherit the affinity.
                 os.sched_setaffinity(process.pid, share)
             self._running.add(process)
             if self._stopped:
@@ -70,7 +70,7 @@ class MainProgram:
         return status
 
     def stop(self) -> None:
-        """Lets calls end their round and save it, this one and all to come."""
+        """Makes all current and future calls finish their round, save and exit."""
         self._stopped = True
         for process in list(self._running):
             process.terminate()

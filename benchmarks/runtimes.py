@@ -1,17 +1,17 @@
-"""Measures Federated Averaging on TFF's runtimes, on other frameworks, by hand.
+"""Compares Federated Averaging on TFF's runtimes, other frameworks, and by hand.
 
     python benchmarks/runtimes.py             # everything, under 20 minutes
     python benchmarks/runtimes.py --quick     # W1 and W2 once, under 4 minutes
     python benchmarks/runtimes.py --workloads=W3 --engines=tff_native,pfl
 
-Every engine trains the same clients from the same weights, in a process of its
-own; repetitions of all engines take turns, so that a machine that gets slower is
-slower for all. After two rounds the weights are compared: right before fast. All
-run on the CPU. The first run makes an environment for each of the other frameworks
-(some minutes, not counted). Leave the machine alone meanwhile: PyTorch for one gets
-tens of times slower beside a busy program. The output says if it was disturbed.
+Every engine trains the same clients from the same weights, in its own process.
+Repetitions of all engines alternate, so that a slowdown of the machine affects all of
+them. After two rounds the weights are compared, to check correctness. All engines run
+on the CPU. The first run creates an environment for each of the other frameworks
+(several minutes, not counted). Do not use the machine meanwhile: PyTorch, for example,
+gets tens of times slower next to a busy program. The output reports such disturbances.
 
-Writes into --output_dir: tables.md, results.json, plots (PNG), logs/.
+Writes tables.md, results.json, plots (PNG) and logs/ to --output_dir.
 """
 
 import datetime
@@ -39,13 +39,13 @@ from benchmarks.comparison import (
 )
 from benchmarks.engines import workloads
 
-_QUICK = flags.DEFINE_bool("quick", False, "W1 and W2, a short look.")
+_QUICK = flags.DEFINE_bool("quick", False, "Only W1 and W2, with few repetitions.")
 _WORKLOADS = flags.DEFINE_list(
     "workloads", None, "Of W1, W2, W3, W4; default: all, with --quick W1 and W2."
 )
 _ENGINES = flags.DEFINE_list("engines", None, "Names of engines; default: all.")
 _GROWTH = flags.DEFINE_bool(
-    "growth", None, "Growth curves; default: yes, but with --quick no."
+    "growth", None, "Whether to measure growth curves; default: not with --quick."
 )
 _PROCESS = flags.DEFINE_enum(
     "process", "tff", ["tff", "tff_algos"], "Whose federated averaging TFF runs."
@@ -53,26 +53,26 @@ _PROCESS = flags.DEFINE_enum(
 _GPU = flags.DEFINE_bool(
     "gpu",
     False,
-    "Lets engines use GPUs: those whose packages have CUDA do, this project's after "
+    "Lets engines use GPUs if their packages include CUDA, as this project's after "
     "`make setup GPU=1`.",
 )
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/bench-runtimes", "Results.")
 _MINUTES = flags.DEFINE_float(
     "minutes",
     None,
-    "Time for repetitions; default: 19, with --quick 3.5. One is made in any case.",
+    "Time for repetitions; default: 19, with --quick 3.5. There is at least one.",
     lower_bound=0,
 )
-_MAX_REPETITIONS = flags.DEFINE_integer("max_repetitions", 5, "Of a workload.")
+_MAX_REPETITIONS = flags.DEFINE_integer("max_repetitions", 5, "Limit per workload.")
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SEED = 0
 
-# Of a process: time of the rounds after the first one, and when it is killed.
+# Limits of a process: the time of the rounds after the first, and until it is killed.
 _SECONDS, _QUICK_SECONDS = 3.0, 1.5
 _TIMEOUT_SECONDS = 240.0
 
-# Of an engine's growth curve: rounds of a point, and all of it.
+# Limits of an engine's growth curve: the rounds of a point, and the whole curve.
 _POINT_SECONDS = 0.5
 _MAX_POINT_ROUNDS = 10
 _CURVE_SECONDS = 60.0
@@ -83,15 +83,15 @@ def _print_status(line: str) -> None:
 
 
 class _Runner:
-    """Runs engines and keeps what they give."""
+    """Runs engines and stores their results."""
 
     def __init__(self, folder: pathlib.Path, inputs: pathlib.Path, seconds: float):
-        """Makes a runner.
+        """Initializes the runner.
 
         Args:
-          folder: For logs.
-          inputs: For workload files and weights, gone in the end.
-          seconds: Of rounds of a process.
+          folder: The folder of the logs.
+          inputs: The temporary folder of workload files and weights.
+          seconds: Time of the rounds of a process.
         """
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class _Runner:
         self.setup_errors = {}
 
     def set_up(self, chosen: Sequence[engines.Engine]) -> None:
-        """Makes the environments of engines; failures go to `setup_errors`."""
+        """Creates the environments of engines; failures go to `setup_errors`."""
         for name in dict.fromkeys(engine.environment for engine in chosen):
             if name in self._pythons:
                 continue
@@ -111,7 +111,7 @@ class _Runner:
                 self.setup_errors[name] = str(error)
 
     def write_inputs(self, workload: workloads.Workload) -> workloads.Inputs:
-        """Generates and writes a workload's data, unless they were."""
+        """Generates and writes a workload's data, unless already done."""
         inputs = workloads.generate(workload, _SEED)
         if not self._path(workload).exists():
             inputs.save(self._path(workload))
@@ -121,7 +121,7 @@ class _Runner:
         return self._inputs / f"{workload.name}.npz"
 
     def weights_path(self, engine: str, workload: str) -> pathlib.Path:
-        """Returns where an engine leaves its trained weights."""
+        """Returns the path of an engine's trained weights."""
         return self._inputs / f"weights-{engine}-{workload}.npz"
 
     def run(self, engine: engines.Engine, workload: str) -> processes.Outcome:
@@ -137,7 +137,7 @@ class _Runner:
     def run_growth(
         self, engine: engines.Engine, growth: engines.Growth
     ) -> processes.Outcome:
-        """Runs an engine on one size after the other, in one process."""
+        """Runs an engine on all sizes, one by one, in one process."""
         return self._run(
             engine,
             growth.name,
@@ -177,7 +177,7 @@ class _Comparison:
     ):
         self.workload = workload
         self.repetitions = 0
-        self.seconds = 0.0  # Of a repetition.
+        self.seconds = 0.0  # Duration of a repetition.
         self._engines = [e for e in chosen if e.runs(workload.name)]
         self._runner = runner
         self._measurements = {}
@@ -185,7 +185,7 @@ class _Comparison:
         self._differences = {}
 
     def repeat(self) -> None:
-        """Runs every engine once, the order reversed every other time."""
+        """Runs every engine once, alternating between forward and reverse order."""
         start = time.monotonic()
         order = self._engines[:: -1 if self.repetitions % 2 else 1]
         for engine in order:
@@ -235,7 +235,7 @@ class _Comparison:
             )
 
     def results(self) -> tables.WorkloadResults:
-        """Returns what the table is made of."""
+        """Returns the results for the table."""
         names = dict.fromkeys(engine.name for engine in self._engines)
         return tables.WorkloadResults(
             title=engines.title(self.workload),
@@ -257,7 +257,7 @@ def _load_weights(path: pathlib.Path) -> list[np.ndarray]:
 
 
 def _repeat_all(comparisons: Sequence[_Comparison], deadline: float) -> None:
-    """Repeats workloads as long as another repetition probably ends in time."""
+    """Repeats workloads while another repetition is expected to end in time."""
     by_name = {c.workload.name: c for c in comparisons}
     while True:
         name = summary.next_to_repeat(
@@ -296,7 +296,7 @@ def _measure_growth(
 
 
 def _growth_engines(chosen: Sequence[engines.Engine]) -> list[engines.Engine]:
-    # Growth curves are of dense models, as W2.
+    # Growth curves use dense models, like W2.
     names = engines.GROWTH_ENGINES
     return [e for e in chosen if e.name in names and e.runs("W2")]
 
@@ -308,8 +308,8 @@ def _write_results(
     seconds: float,
 ) -> None:
     """Writes tables, JSON and plots, and prints the tables."""
-    # Not before the engines have ended: they would inherit what TFF's import sets in
-    # the environment.
+    # Imported after the engines have ended, because they would inherit environment
+    # variables that TFF's import sets.
     from tff_algos.experiments import files
 
     described = machine.describe()
@@ -400,7 +400,7 @@ def main(argv: list[str]) -> None:
     """Measures, prints and writes."""
     if argv[1:]:
         raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
-    # An exception, so that the engine that runs is ended too.
+    # An exception, so that the running engine is ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     quick = _QUICK.value
     default = ["W1", "W2"] if quick else None

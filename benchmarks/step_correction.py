@@ -1,11 +1,11 @@
-"""Measures what GradMA-W adds to a local step: two gradients, and a quadratic program.
+"""Measures the cost of GradMA-W's local steps: two gradients and a quadratic program.
 
     python benchmarks/step_correction.py
 
-Steps of one client on random batches, each kind of step many times within one TensorFlow
-function; kinds take turns and the least time counts, because other programs only ever
-add. The program's share is what its inner products, its solution and the combination of
-the rows take, in per cent of a plain step.
+Steps of one client on random batches, many steps of each kind in one TensorFlow
+function. The kinds alternate, and the minimum time is reported, because other programs
+can only increase it. The cost of the quadratic program includes its inner products, its
+solution and the combination of the rows, in percent of a plain step.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+# Read when TensorFlow is imported; silences its C++ logs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tff_algos import compat  # noqa: F401  # isort: skip
@@ -29,13 +29,13 @@ from tff_algos.client_works import gradma_training
 from tff_algos.models import local_model
 from tff_algos.models.local_model import Weights
 
-_STEPS = flags.DEFINE_integer("timed_steps", 20, "Of a function call.", lower_bound=1)
-_TURNS = flags.DEFINE_integer("turns", 5, "Calls of each.", lower_bound=1)
-_BATCH_SIZE = flags.DEFINE_integer("examples", 64, "Of a batch.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("timed_steps", 20, "Steps per call.", lower_bound=1)
+_TURNS = flags.DEFINE_integer("turns", 5, "Calls of each kind.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("examples", 64, "Batch size.", lower_bound=1)
 
 
 def models():
-    """Returns models by what they are called in the table."""
+    """Returns models by their names in the table."""
     return {
         "TinyNN, 178,710 weights": normalized.build_tiny_nn((28, 28, 1), 10, seed=0),
         "EMNIST CNN, 1,199,882 weights": image.build_emnist_model(
@@ -90,7 +90,7 @@ def time_steps(model) -> dict[str, float]:
                 (0, weights.trainable),
                 parallel_iterations=1,
             )
-            # Of all tensors: what nobody asks for is not computed.
+            # Uses all tensors, because TensorFlow prunes unused ones.
             return tf.add_n([tf.reduce_sum(tensor) for tensor in trainable])
 
         run().numpy()

@@ -1,4 +1,4 @@
-"""Runs main.py with presets, over a grid of flags and over seeds; prints one table.
+"""Runs main.py over presets, a grid of flags and seeds, and prints one table.
 
     python benchmarks/sweep.py --grid=client_epochs_per_round=2,5,10 --seeds=3 \
         --sweep_dir=runs/sweep -- --algo=personalized_fedavg --task=emnist
@@ -6,23 +6,23 @@
         --columns=rounds_to:0.8,final:eval/accuracy,seconds --plot=runs/m20/curves.png \
         --sweep_dir=runs/m20 -- --total_rounds=200
 
-A row is a flag file and a point of the grid. What stands after `--` goes to every
-run and overrides the flag files; the grid overrides both. Columns, --columns:
+A row is a combination of a flag file and a point of the grid. Flags after `--` apply to
+every run and override the flag files; the grid overrides both. The values of --columns:
 
-    rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, of 1 ("-": never)
+    rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, <= 1 ("-": never)
     final:METRIC   mean of the last 10 rows of metrics.csv that have it (or of all)
-    last:METRIC    of the last row that has it
-    best:METRIC    the largest; of a loss the smallest
+    last:METRIC    value in the last row that has it
+    best:METRIC    the largest value; of a loss the smallest
     seconds        median seconds per round
-    KEY            a number in summary.json: excluded.num_empty_clients; of
-                   `personalization` its own name is enough: initial_accuracy
+    KEY            a number in summary.json: excluded.num_empty_clients; keys of
+                   `personalization` need no prefix: initial_accuracy
 
-Cells are means over seeds with the standard deviation (ddof 0); where not every seed
-got there, over those that did. Accuracies are in per cent.
+Cells are means over seeds with the standard deviation (ddof 0); seeds without a value
+are excluded. Accuracies are in percent.
 
-The table also goes to SWEEP_DIR/table.md. A run that is done is not run again with
-the same flags, one that was stopped goes on. A run that fails is told, and left out
-of its row's cells; the others go on, and the exit status is 1.
+The table is also written to SWEEP_DIR/table.md. A completed run is not repeated with
+the same flags; a stopped run is resumed. A failed run is reported and excluded from
+its row's cells; the other runs continue, and the exit status is 1.
 """
 
 import concurrent.futures
@@ -37,7 +37,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
+# Read when TensorFlow is imported; silences its C++ logs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import attrs
@@ -65,7 +65,7 @@ _GRID = flags.DEFINE_multi_string(
     "grid", [], "A flag of main.py and its values: name=value,value. Repeatable."
 )
 _FLAGFILES = flags.DEFINE_list(
-    "flagfiles", [], "Flag files of main.py, or patterns of such: a row for each."
+    "flagfiles", [], "Flag files of main.py, or patterns: a row for each file."
 )
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Seeds 0, 1, ... of every row.", lower_bound=1
@@ -83,14 +83,14 @@ _PLOT = flags.DEFINE_string(
 _JOBS = flags.DEFINE_integer(
     "jobs",
     1,
-    "Runs at the same time; each has its share of the CPUs to itself.",
+    "Concurrent runs; each has its own share of the CPUs.",
     lower_bound=1,
 )
 
 _NUM_LOG_LINES = 10
-# The flags of a run that is done, in its folder: how it is known again.
+# The file with the flags of a completed run, in its folder, which identifies it.
 _DONE_FILE = "done.flags"
-# Flags of main.py that the sweep itself gives.
+# Flags of main.py that the sweep itself sets.
 _OWN_FLAG = re.compile(r"--?(no)?(seed|output_dir|resume)(=|$)")
 
 
@@ -112,16 +112,16 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """All flags but the folder."""
+        """All flags except the folder."""
         return [*self.row.arguments, f"--seed={self.seed}"]
 
     @property
     def flags_text(self) -> str:
-        """The same as a flag file."""
+        """The arguments as a flag file."""
         return "".join(f"{argument}\n" for argument in self.arguments)
 
     def is_done(self) -> bool:
-        """Returns whether main.py has come to its end with these flags."""
+        """Returns whether main.py has completed with these flags."""
         done = self.folder / _DONE_FILE
         return (
             (self.folder / "summary.json").exists()
@@ -133,16 +133,16 @@ class Run:
 def make_rows(
     flagfiles: Sequence[str], grid: Sequence[str], common: Sequence[str]
 ) -> list[Row]:
-    """Returns a row for each flag file and point of the grid.
+    """Returns a row for each combination of a flag file and a point of the grid.
 
     Args:
-      flagfiles: Flag files of main.py, or patterns; none for one row without.
-      grid: "name=value,value" each.
-      common: Flags of every row; may name flag files themselves.
+      flagfiles: Flag files of main.py, or patterns; empty for rows without a file.
+      grid: Axes "name=value,value".
+      common: Flags of every row; may include flag files.
 
     Raises:
-      SweepError: If a pattern matches nothing, an axis has no values, two rows would
-        have one name, or a flag is among them that the sweep itself gives.
+      SweepError: If a pattern matches nothing, an axis has no values, two rows have
+        the same name, or a flag is one that the sweep itself sets.
     """
     paths = [path for pattern in flagfiles for path in _matches(pattern)]
     presets = [(path.stem, (f"--flagfile={path}",)) for path in paths] or [("", ())]
@@ -175,7 +175,7 @@ def _matches(pattern: str) -> list[pathlib.Path]:
 
 
 def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Returns every combination of the grid's values, as "name=value"."""
+    """Yields every combination of the grid's values, as "name=value"."""
     axes = []
     for axis in grid:
         name, _, values = axis.partition("=")
@@ -186,7 +186,7 @@ def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _without_flagfiles(arguments: Sequence[str]) -> list[str]:
-    """Returns flags with those of flag files in place of the files."""
+    """Returns the flags, with flag files replaced by their flags."""
     try:
         found = flags.FlagValues().read_flags_from_files(arguments, force_gnu=False)
     except flags.Error as error:
@@ -201,7 +201,7 @@ def _without_flagfiles(arguments: Sequence[str]) -> list[str]:
 
 
 def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:
-    """Returns the runs of every row, a folder for each."""
+    """Returns the runs of every row, each with its own folder."""
     runs = []
     for row, seed in itertools.product(rows, range(seeds)):
         name = re.sub(r"[^\w.,=+-]", "_", row.label.replace(" ", "+"))
@@ -212,12 +212,12 @@ def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list
 def execute(
     run: Run, program: Callable[[Sequence[str], pathlib.Path], int]
 ) -> Results | None:
-    """Runs main.py, unless it was run with these flags; None if it fails.
+    """Runs main.py, unless it has completed with these flags; None if it fails.
 
-    With other flags main.py decides: it goes on if it may, else it refuses.
+    If the folder has a run with other flags, main.py resumes it or fails.
 
     Args:
-      run: What to run.
+      run: The run.
       program: Runs main.py, like a `MainProgram`.
     """
     if not run.is_done():
@@ -234,7 +234,7 @@ def execute(
 
 
 def _tell_failure(run: Run, status: int, log: pathlib.Path) -> None:
-    # Not read as text: a progress line, written over and over, would be many lines.
+    # Not read as text: each update of a progress line would become a line.
     written = log.read_bytes().decode(errors="replace").split("\n")
     lines = [line.rpartition("\r")[2] for line in written]
     last = [f"    {line}" for line in lines if line.strip()][-_NUM_LOG_LINES:]
@@ -248,13 +248,13 @@ def execute_all(
     check: Callable[[Results], None],
     program: MainProgram,
 ) -> dict[Run, Results | None]:
-    """Executes runs, `jobs` at a time, and returns what they left, None if they failed.
+    """Executes runs, `jobs` at a time, and returns their results, None if they failed.
 
     Args:
       runs: The runs.
-      jobs: How many at the same time.
-      check: Called with each run's results as soon as there are any. If it raises,
-        runs that have not ended are stopped.
+      jobs: The number of concurrent runs.
+      check: Called with each run's results as soon as it completes. If it raises, the
+        other runs are stopped.
       program: Runs main.py.
     """
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
@@ -273,7 +273,7 @@ def execute_all(
 def make_table(
     columns: Sequence[Column], outcomes: Mapping[Run, Results | None]
 ) -> str:
-    """Returns the table, a line for each row in the order of `outcomes`."""
+    """Returns the table, with a line for each row, in the order of `outcomes`."""
     lines = []
     for row, of_row in _by_row(outcomes).items():
         failed = [str(run.seed) for run, results in of_row.items() if results is None]
@@ -302,9 +302,9 @@ def _by_row(
 def learning_curves(
     outcomes: Mapping[Run, Results | None],
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns rounds [r] and accuracies [seeds, r] by label, of runs that are done.
+    """Returns the rounds [r] and accuracies [seeds, r] of completed runs, by label.
 
-    Of a row's rounds, those at which all its seeds were evaluated.
+    Only rounds in which all seeds of a row were evaluated are included.
     """
     curves = {}
     for row, of_row in _by_row(outcomes).items():
@@ -327,10 +327,10 @@ def learning_curves(
 def plot_curves(
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]], path: pathlib.Path
 ) -> None:
-    """Draws the mean over seeds by round, and from the least to the greatest.
+    """Plots the mean over seeds by round, with the range from minimum to maximum.
 
-    Lines differ in lightness and dashes, so that they do in grey as well; the legend
-    has them in the order in which they end.
+    Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
+    legend lists them in the order of their final values.
     """
     figure = matplotlib.figure.Figure(figsize=(7.2, 4.2), layout="constrained")
     axis = figure.subplots()
@@ -362,7 +362,7 @@ def plot_curves(
 
 
 def _check_plot(path: str) -> None:
-    """Raises `SweepError` if a plot cannot be of that kind: before hours of runs."""
+    """Raises `SweepError` for an unsupported plot format, before hours of runs."""
     kinds = matplotlib.figure.Figure().canvas.get_supported_filetypes()
     if pathlib.Path(path).suffix[1:] not in kinds:
         raise flag_error(
@@ -371,7 +371,7 @@ def _check_plot(path: str) -> None:
 
 
 def _sweep(common: Sequence[str]) -> int:
-    """Does what the flags ask for, and returns the exit status."""
+    """Runs the sweep according to the flags and returns the exit status."""
     columns = [parse_column(name) for name in _COLUMNS.value]
     rows = make_rows(_FLAGFILES.value, _GRID.value, common)
     if _PLOT.value:
@@ -404,7 +404,7 @@ def _sweep(common: Sequence[str]) -> int:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point for absl: errors that the user can mend are one line."""
+    """Entry point for absl; errors that the user can fix are one line."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(_sweep(argv[1:]))

@@ -1,4 +1,4 @@
-"""The columns of a sweep's table: numbers out of what a run of main.py left."""
+"""The columns of a sweep's table: numbers from the results of main.py."""
 
 import functools
 import json
@@ -20,20 +20,20 @@ _NUM_FINAL_EVALUATIONS = 10
 
 
 class SweepError(ValueError):
-    """The sweep cannot be made as asked; one line for the user."""
+    """The sweep cannot run as requested; the message is one line."""
 
 
 def flag_error(flag: str, value: object, expected: str) -> SweepError:
-    """Returns the error that a flag's value is not what was expected."""
+    """Returns the error for an unexpected value of a flag."""
     return SweepError(f"--{flag}={value}: expected {expected}.")
 
 
 @attrs.frozen(eq=False)
 class Results:
-    """What a run left.
+    """The results of a run.
 
     Attributes:
-      folder: Where.
+      folder: The results folder.
       summary: The numbers of summary.json by dotted key; None for null.
       rows: The rows of metrics.csv.
     """
@@ -46,7 +46,7 @@ class Results:
         """Returns a column of metrics.csv, in the order of rounds, without NaN.
 
         Raises:
-          SweepError: If there is none; names `--flag=value`.
+          SweepError: If there is no such column; the message names `--flag=value`.
         """
         found = [row[metric] for row in self.rows if metric in row]
         if not found or not all(isinstance(number, (int, float)) for number in found):
@@ -59,10 +59,10 @@ class Results:
 
 
 def read_results(folder: pathlib.Path) -> Results:
-    """Reads what main.py wrote into a folder.
+    """Reads the results that main.py wrote to a folder.
 
     Raises:
-      SweepError: If somebody else wrote into it, too.
+      SweepError: If metrics.csv is not main.py's.
     """
     try:
         rows = read_rows(folder / "metrics.csv")
@@ -81,7 +81,7 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float | None]]:
         for name, inner in items:
             yield from _numbers(inner, f"{key}.{name}" if key else str(name))
     elif value is None or isinstance(value, (int, float)):
-        # Summaries that are older than null have NaN in its place.
+        # Summaries of older versions have NaN in place of null.
         yield key, None if value is None or math.isnan(value) else value
 
 
@@ -90,8 +90,8 @@ class Column:
     """A column of the table.
 
     Attributes:
-      name: As --columns has it.
-      value: Its value of a run; None where the run did not get there.
+      name: The name in --columns.
+      value: Returns a run's value; None if the run did not reach it.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Column:
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is shown in per cent."""
+        """Whether it is shown in percent."""
         return "accuracy" in self.name and not self.name.startswith("rounds_to")
 
     @property
@@ -108,7 +108,7 @@ class Column:
         return f"{self.name} (%)" if self.is_accuracy else self.name
 
     def format(self, value: float) -> str:
-        """Returns a value as the table shows it."""
+        """Returns a value formatted for the table."""
         if self.is_accuracy:
             return f"{100 * value:.2f}"
         if self.name.startswith("rounds_to"):
@@ -124,10 +124,10 @@ _SERIES_COLUMNS = {"final": _final, "last": lambda values: values[-1], "best": m
 
 
 def parse_column(name: str) -> Column:
-    """Returns the column of a name in --columns.
+    """Returns the column for a name in --columns.
 
     Raises:
-      SweepError: If there is no such kind of column, or its argument is wrong.
+      SweepError: If the kind of column is unknown or its argument is invalid.
     """
     kind, colon, argument = name.partition(":")
     if name == "seconds":
@@ -177,7 +177,7 @@ def _rounds_to(name: str, target: float, results: Results) -> int | None:
 
 
 def _summary_value(name: str, results: Results) -> float | None:
-    # A key's parts may be joined by either: final_metrics/eval/accuracy.
+    # The parts of a key may be joined by "." or "/": final_metrics/eval/accuracy.
     by_dots = {key.replace("/", "."): value for key, value in results.summary.items()}
     if name.replace("/", ".") not in by_dots:
         choices = f"one of {', '.join(results.summary)}"
@@ -186,7 +186,7 @@ def _summary_value(name: str, results: Results) -> float | None:
 
 
 def format_cell(column: Column, values: Sequence[float | None]) -> str:
-    """Returns "mean (std)" of a value for each seed, and "k of n" if some are None."""
+    """Returns "mean (std)" over seeds, and "k of n" if some values are None."""
     reached = [value for value in values if value is not None]
     if not reached:
         return "-"

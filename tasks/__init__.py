@@ -1,4 +1,4 @@
-"""Federated learning tasks: a data set, its clients and a model."""
+"""Federated learning tasks: a dataset, its clients and a model."""
 
 import difflib
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
 
     Args:
       name: The name.
-      entries: All there are.
+      entries: All entries by name.
 
     Raises:
-      TaskError: If there is none; names the nearest.
+      TaskError: If the name is unknown; the message suggests the nearest one.
     """
     if name in entries:
         return entries[name]
@@ -65,7 +65,7 @@ def load_task(
       data_options: Real data or the stand-in; None for the defaults.
 
     Raises:
-      TaskError: If the name is unknown or the task cannot be made as asked.
+      TaskError: If the name is unknown or the task cannot be created as requested.
     """
     entry = get(name)
     if options is None:

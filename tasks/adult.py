@@ -40,9 +40,8 @@ TEST_FILE = download.PublishedFile(
 
 _NUM_CLASSES = 2
 _BY_DOCTORATE = "phd"
-# The division of Hu et al.'s code, which their table is about: its numbers of people
-# start at one where they are used as if they started at zero, and a fifth of every
-# client's people is kept from training.
+# The division of Hu et al.'s code, which their table reports: it uses one-based indices
+# of people as zero-based ones, and a fifth of every client's people does not train.
 _OFF_BY_ONE = "phd_off_by_one"
 _FORMS = (
     f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
@@ -72,12 +71,12 @@ class AdultOptions:
 
     Attributes:
       model: Architecture: logistic regression.
-      initializer: Initial weights: zeros, or uniform in +-1 / sqrt(99) as PyTorch's would
-        be, drawn by --seed.
-      partition: Division of the people: phd (two clients, those with a doctorate and all
-        others), phd_off_by_one (as in the code of Hu et al.: the clients train on the
-        person after each of theirs, and on 4 of 5), iid:N, shards:K[:N] (of sorted labels)
-        or dirichlet:ALPHA[:N]; N clients, 100 if left out.
+      initializer: Initial weights: zeros, or uniform in +-1 / sqrt(99) like PyTorch's,
+        drawn by --seed.
+      partition: Division of the people: phd (two clients, people with a doctorate and
+        all others), phd_off_by_one (as in the code of Hu et al.: a client trains on the
+        successors of 4/5 of its people), iid:N, shards:K[:N] (of sorted labels) or
+        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["linear"], hparam()] = "linear"
@@ -94,8 +93,8 @@ def load(options: AdultOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` float32 [n, 99], each 0 or 1, and `y` int32 [n], 1 for an income
-    above 50,000 dollars. The clients are "phd" and "non_phd", with the people of
-    either test file for their own tests; of another partition they are "client_000"
+    above 50,000 dollars. The clients are "phd" and "non_phd", whose own test examples
+    are their groups in the test file; with another partition, clients are "client_000"
     and so on.
 
     Args:
@@ -103,8 +102,8 @@ def load(options: AdultOptions, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, are not what they should be, or are
-        too few for the partition.
+      TaskError: If the real data are unavailable, invalid, or too few for the
+        partition.
     """
     source, arrays, notice = _load_arrays(data_options)
     return array_data.divided_task(
@@ -128,7 +127,7 @@ def _build_model(initializer: str, seed: int) -> BlockModel:
 
 
 def _load_arrays(data_options: DataOptions) -> tuple[Source, Arrays, str | None]:
-    """Returns the source, the people, and a line that the user must see, or None."""
+    """Returns the source, the people, and a line that the user must see (or None)."""
     if data_options.data == "generated":
         return "generated", generated_adult.people(), None
     files, cache_dir = (TRAIN_FILE, TEST_FILE), data_options.cache_dir
@@ -151,7 +150,7 @@ def _read(train_path: str, test_path: str) -> Arrays:
     x_test, y_test = adult_file.read(test_path)
     missing = np.setdiff1d(y_train, y_test)
     if len(missing):
-        # Clients' own test sets could not have their training examples' labels.
+        # Clients' own test sets need all labels of their training examples.
         raise TaskError(
             f"{test_path} has no income {'<=50K' if missing[0] == 0 else '>50K'}, "
             f"which {train_path} has; use whole files, or --data=generated."
@@ -173,13 +172,13 @@ def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
 
 
 def _as_published(people: np.ndarray, num_people: int) -> np.ndarray:
-    """Returns the places taken for the `people` of a client, by Hu et al.'s division.
+    """Returns the indices used for the `people` of a client in Hu et al.'s division.
 
-    Theirs are off by one and four fifths of them. Which ones is not known: those first
-    in the order of a set are what comes closest to the published figures.
+    They are off by one, and only four fifths are used. Which ones is not known: the
+    first ones in the order of a set come closest to the published figures.
 
     Raises:
-      TaskError: If four fifths of them are nobody.
+      TaskError: If the client has fewer than two people.
     """
     if len(people) < 2:
         raise TaskError(
@@ -194,7 +193,7 @@ def _as_published(people: np.ndarray, num_people: int) -> np.ndarray:
 def _by_doctorate(
     partition_text: str, kind: str, features: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns who has a doctorate and who has not."""
+    """Returns the indices of people with and without a doctorate."""
     has_doctorate = features[:, DOCTORATE] == 1
     if has_doctorate.all() or not has_doctorate.any():
         group = "without" if has_doctorate.all() else "with"

@@ -1,11 +1,11 @@
-"""The two files of UCI's Adult: comma-separated people, as binary features.
+"""Reads the two comma-separated files of UCI's Adult as binary features.
 
 Becker and Kohavi, "Adult", UCI Machine Learning Repository, 1996
 (https://doi.org/10.24432/C5XW20): a line has 14 attributes and the income. The
 features are those of Mohri et al., "Agnostic federated learning", ICML 2019
 (https://arxiv.org/abs/1902.00146): one for each category of the 8 categorical
-attributes, in the order of the data set's own description; the 6 continuous
-attributes are left out.
+attributes, in the order of the dataset's own description; the 6 continuous
+attributes are omitted.
 """
 
 import csv
@@ -71,7 +71,7 @@ _LABELS = types.MappingProxyType({"<=50K": 0, ">50K": 1})
 
 
 def feature(attribute: str, category: str) -> int:
-    """Returns the number of the feature that says `attribute` is `category`."""
+    """Returns the index of the feature for `attribute` being `category`."""
     return _FIRST_FEATURES[attribute] + CATEGORIES[attribute].index(category)
 
 
@@ -87,22 +87,22 @@ _FIRST_FEATURES = _first_features()
 def read(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads one of the files, `adult.data` or `adult.test`.
 
-    Empty lines and lines that start with "|" are skipped; the full stop that ends
-    the incomes of `adult.test` may be there or not.
+    Empty lines and lines that start with "|" are skipped; the period at the end of the
+    incomes in `adult.test` is optional.
 
     Returns:
-      Features, uint8 [n, 99]: 1 at the category of each attribute, none where it is
-      "?"; labels, int32 [n], 1 where the income is above 50,000 dollars.
+      Features, uint8 [n, 99]: 1 for the category of each attribute, all 0 for "?";
+      labels, int32 [n], 1 for an income above 50,000 dollars.
 
     Raises:
-      TaskError: If the file cannot be read, or a line is not a person.
+      TaskError: If the file cannot be read or a line is invalid.
     """
     try:
         with open(path, encoding="utf-8", newline="") as file:
             people = [_person(number, row) for number, row in _rows(file)]
         if not people:
             raise ValueError("it has no lines of people")
-    # What is wrong in a line, that it is no text, or that there is no file.
+    # An invalid line, a file that is not text, or a missing file.
     except (OSError, ValueError, csv.Error) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise TaskError(
@@ -116,7 +116,7 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yields the numbers of lines that are people, from 1, and their columns."""
+    """Yields the line numbers, from 1, and the columns of all people."""
     rows = csv.reader(lines, skipinitialspace=True)
     for row in rows:
         if any(row) and not row[0].startswith("|"):
@@ -124,7 +124,7 @@ def _rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _person(number: int, row: Sequence[str]) -> tuple[list[int], int]:
-    """Returns a person's features that are 1, and the label; raises `ValueError`."""
+    """Returns the indices of a person's features that are 1, and the label."""
     if len(row) != len(_COLUMNS):
         raise ValueError(f"line {number} has {len(row)} columns, not {len(_COLUMNS)}")
     person = dict(zip(_COLUMNS, row, strict=True))

@@ -1,8 +1,8 @@
-"""Tasks of data sets that come as whole arrays, divided among clients.
+"""Tasks of datasets that are whole arrays, divided among clients.
 
-Examples are divided by `tasks.partition` unless a data set has a division of its own;
-the test set stays whole for evaluation during a run, and each client has a test set of
-its own besides, drawn from it.
+Examples are divided by `tasks.partition`, unless a dataset has its own division. The
+undivided test set is used for evaluation during a run; in addition, each client has its
+own test set, drawn from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from tff_algos.clients.batching import Examples
 
 @attrs.frozen(kw_only=True, eq=False)
 class Division:
-    """Which examples each client has.
+    """The examples of each client.
 
     Attributes:
       client_ids: The clients, in a fixed order.
@@ -39,21 +39,21 @@ def load_task(
     partition_text: str,
     model: tff.learning.models.FunctionalModel,
 ) -> Task:
-    """Returns the task of a data set that is divided among clients.
+    """Returns the task of a dataset that is divided among clients.
 
     Every client trains and is evaluated: on its own test set, whose labels follow
     those of its training examples. The undivided test set is the task's
     `test_examples`.
 
     Args:
-      data_set: The data set.
-      data_options: Real data or the stand-in; the seed decides the division.
+      data_set: The dataset.
+      data_options: Real data or the stand-in, and the seed of the division.
       partition_text: The `--partition` value.
-      model: Takes `data_set.preprocess`'s images.
+      model: A model of `data_set.preprocess`'s images.
 
     Raises:
-      TaskError: If the real data cannot be had, are not what they should be, or are
-        too few for the partition.
+      TaskError: If the real data are unavailable, invalid, or too few for the
+        partition.
     """
     source, arrays, notice = array_source.load_arrays(data_set, data_options)
     return divided_task(
@@ -69,15 +69,15 @@ def load_task(
 
 
 def divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
-    """Divides a data set as `--partition` says; clients are "client_000" and so on.
+    """Divides a dataset by `--partition`; clients are "client_000" and so on.
 
     Args:
-      arrays: The data set; only its labels count.
+      arrays: The dataset, of which only the labels are used.
       partition_text: The `--partition` value.
-      seed: Another seed is another division by the same rule.
+      seed: Seed of the division.
 
     Raises:
-      HyperparameterError: If the text is no partition.
+      HyperparameterError: If the text is not a valid partition.
       TaskError: If there are too few examples for it.
     """
     spec = partition.parse(partition_text)
@@ -97,16 +97,16 @@ def divided_task(
     seed: int,
     notice: str | None,
 ) -> Task:
-    """Returns the task of a divided data set: every client trains and is evaluated.
+    """Returns the task of a divided dataset: every client trains and is evaluated.
 
     Args:
-      arrays: The data set.
-      division: Which of its examples each client has.
+      arrays: The dataset.
+      division: The examples of each client.
       name: The `--task` name.
-      source: Where the arrays come from.
-      preprocess: From uint8 [n, ...], as stored, to what the model takes.
-      model: Takes what `preprocess` returns.
-      seed: What decided the division.
+      source: The source of the arrays.
+      preprocess: Maps stored uint8 [n, ...] to the model's input.
+      model: A model of `preprocess`'s results.
+      seed: The seed of the division.
       notice: A line that the user must see, or None.
     """
     return Task(
@@ -124,7 +124,7 @@ def divided_task(
 
 
 def client_ids(num_clients: int) -> tuple[str, ...]:
-    """Returns "client_000" and so on, with as many digits as the last one needs."""
+    """Returns "client_000" and so on, with as many digits as needed."""
     width = max(3, len(str(num_clients - 1)))
     return tuple(f"client_{number:0{width}d}" for number in range(num_clients))
 
@@ -150,7 +150,7 @@ def _reader(
 
 
 def _label_reader(arrays: Arrays, division: Division) -> Callable[[str], np.ndarray]:
-    """Returns `client_id -> int32 [n]`, a client's training labels alone."""
+    """Returns `client_id -> int32 [n]`, a client's training labels."""
     parts = dict(zip(division.client_ids, division.train, strict=True))
     return lambda client_id: arrays.y_train[parts[client_id]]
 
@@ -164,7 +164,7 @@ def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 def standardised(
     images: np.ndarray, means: Sequence[float], deviations: Sequence[float]
 ) -> np.ndarray:
-    """Scales images to [0, 1] and standardises every channel.
+    """Scales images to [0, 1] and standardizes every channel.
 
     Args:
       images: uint8 [n, height, width, channels].

@@ -1,7 +1,7 @@
-"""Reads data sets that come as whole arrays, above all of images.
+"""Reads datasets that are whole arrays, mainly of images.
 
-The real ones are the user's own `<name>.npz` in the cache folder, files there of a form
-of the data set's own, or what tensorflow-datasets has prepared there.
+A real dataset is the user's own `<name>.npz` in the cache folder, files there in the
+dataset's own format, or a dataset that tensorflow-datasets has prepared there.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ _READ_BATCH_SIZE = 4096
 
 @attrs.frozen(kw_only=True, eq=False)
 class Arrays:
-    """A data set, as it is stored.
+    """A dataset, as it is stored.
 
     Attributes:
       x_train: uint8 [n, ...]; of images [n, height, width, channels].
       y_train: int32 [n], labels in [0, classes).
-      x_test: uint8 [m, ...], the same.
+      x_test: uint8 [m, ...], like `x_train`.
       y_test: int32 [m]; every label of `y_train` is among them.
     """
 
@@ -45,14 +45,14 @@ class Arrays:
 
 @attrs.frozen(kw_only=True)
 class OwnForm:
-    """Files or folders that a data set comes in besides those that are read for any.
+    """The dataset's own format, in addition to those common to all datasets.
 
     Attributes:
-      names: What they are called in the cache folder; each is the whole data set, the
-        first one there is read.
-      read: From a path to the arrays; raises `TaskError`.
-      obtain: From `--cache_dir` to a path, downloading what is missing; raises
-        `TaskError`. None where tensorflow-datasets downloads.
+      names: Names of files or folders in the cache folder; each contains the whole
+        dataset, and the first that exists is read.
+      read: Maps a path to the arrays; raises `TaskError`.
+      obtain: Maps `--cache_dir` to a path, downloading missing files; raises
+        `TaskError`. None if tensorflow-datasets downloads.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class OwnForm:
 
 @attrs.frozen(kw_only=True)
 class ArrayDataSet:
-    """What is known of an image data set before it is read.
+    """The description of an image dataset.
 
     Attributes:
       name: The `--task` name, and the stem of the npz file's name.
@@ -70,10 +70,10 @@ class ArrayDataSet:
         splits "train" and "test"), or None if it is not there.
       image_shape: Height, width and channels.
       num_classes: Labels are in [0, num_classes).
-      generate: Makes the stand-in.
-      preprocess: From uint8 [n, height, width, channels] to what the model takes,
-        float32 of the same shape.
-      own_form: Other files that it may come in.
+      generate: Generates the stand-in.
+      preprocess: Maps uint8 [n, height, width, channels] to the model's input, float32
+        of the same shape.
+      own_form: The dataset's own format, or None.
     """
 
     name: str
@@ -88,23 +88,23 @@ class ArrayDataSet:
 def load_arrays(
     data_set: ArrayDataSet, data_options: DataOptions
 ) -> tuple[Source, Arrays, str | None]:
-    """Returns the real data set or its stand-in, as `--data` asks for.
+    """Returns the real dataset or its stand-in, according to `--data`.
 
-    An npz file in the cache folder comes first, the data set's own form second, what
-    tensorflow-datasets has prepared there third. "auto" takes whichever is there and
-    never downloads; "tff" downloads what is missing.
+    The order of preference is an npz file in the cache folder, the dataset's own
+    format, and a dataset prepared by tensorflow-datasets. "auto" uses what exists and
+    never downloads; "tff" downloads a missing dataset.
 
     Args:
-      data_set: The data set.
+      data_set: The dataset.
       data_options: Real data or the stand-in.
 
     Returns:
-      The source ("tff" for the real data set), the arrays, and a line that the
+      The source ("tff" for the real dataset), the arrays, and a line that the
       user must see, or None.
 
     Raises:
-      TaskError: If the real data set is wanted and cannot be had, or the one that
-        is there is not what it should be (never replaced silently by the stand-in).
+      TaskError: If the real dataset is required but unavailable, or the existing one is
+        invalid (the stand-in never replaces it silently).
     """
     if data_options.data == "generated":
         return "generated", data_set.generate(), None
@@ -121,7 +121,7 @@ def load_arrays(
 
 
 def _find_own_form(data_set: ArrayDataSet, data_options: DataOptions) -> str | None:
-    """Returns the path of what is there, or downloaded where that is asked for."""
+    """Returns the path of an existing or, if requested, downloaded dataset."""
     form, cache_dir = data_set.own_form, data_options.cache_dir
     if form is None:
         return None
@@ -135,7 +135,7 @@ def _find_own_form(data_set: ArrayDataSet, data_options: DataOptions) -> str | N
 
 
 def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
-    """Returns the line that says what was looked for, and how to get it."""
+    """Returns the line that says which files are missing and how to get them."""
     form, missing = data_set.own_form, [path]
     if form is not None:
         missing += form.names
@@ -151,33 +151,33 @@ def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
 
 
 def npz_path(data_set: ArrayDataSet, cache_dir: str | None = None) -> str:
-    """Returns where the user's own copy of the data set belongs."""
+    """Returns the path for the user's own copy of the dataset."""
     return download.cached_path(f"{data_set.name}.npz", cache_dir)
 
 
 def read_npz(path: str, data_set: ArrayDataSet) -> Arrays:
-    """Reads a data set file: x_train, y_train, x_test, y_test, as Keras names them.
+    """Reads a dataset file: x_train, y_train, x_test, y_test, as named in Keras.
 
-    Images are uint8 [n, height, width, channels], the last axis may be left out
-    where there is one channel; labels are integers [n] or [n, 1].
+    Images are uint8 [n, height, width, channels], where the last axis may be omitted
+    for one channel; labels are integers [n] or [n, 1].
 
     Raises:
-      TaskError: If the file cannot be read or holds anything else.
+      TaskError: If the file cannot be read or has other content.
     """
     with _naming(path, data_set):
         return _as_arrays(_load_npz(path), data_set)
 
 
 def checked(path: str, found: Mapping[str, Any], data_set: ArrayDataSet) -> Arrays:
-    """Returns arrays that were found in some other file, checked like an npz file's.
+    """Returns arrays from some other file, checked like those of an npz file.
 
     Args:
-      path: The file, for the error's message.
-      found: `x_train`, `y_train`, `x_test` and `y_test`, as `read_npz` takes them.
-      data_set: What they should be.
+      path: The file, for the error message.
+      found: `x_train`, `y_train`, `x_test` and `y_test`, as in `read_npz`.
+      data_set: The description of the dataset.
 
     Raises:
-      TaskError: If they are anything else.
+      TaskError: If the arrays do not match the description.
     """
     with _naming(path, data_set):
         return _as_arrays(found, data_set)
@@ -185,7 +185,7 @@ def checked(path: str, found: Mapping[str, Any], data_set: ArrayDataSet) -> Arra
 
 @contextlib.contextmanager
 def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
-    """Turns what is wrong with arrays into an error that names their file."""
+    """Converts errors in arrays to an error that names their file."""
     try:
         yield
     except Unfit as problem:
@@ -211,13 +211,13 @@ def _load_npz(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_member(archive: zipfile.ZipFile, key: str) -> np.ndarray:
-    """Reads one array; NumPy alone would make room for whatever a header declares."""
+    """Reads one array; NumPy would allocate any size that the header declares."""
     name = f"{key}.npy"
     with damage.reading(f"the header of {key}"), archive.open(name) as file:
         shape, dtype = _read_header(file)
         held = archive.getinfo(name).file_size - file.tell()
     declared = math.prod(shape) * dtype.itemsize
-    # Objects are no bytes; NumPy refuses them.
+    # Object arrays have no such size; NumPy rejects them.
     if declared != held and not dtype.hasobject:
         raise Unfit(f"{key} has {held} bytes, not {declared} as its header declares")
     with damage.reading(key), archive.open(name) as file:
@@ -245,7 +245,7 @@ def _as_arrays(found: Mapping[str, np.ndarray], data_set: ArrayDataSet) -> Array
             raise Unfit(f"{x_name} has {len(x)} examples, {y_name} has {len(y)}")
     missing = np.setdiff1d(whole["y_train"], whole["y_test"])
     if len(missing):
-        # Clients' own test sets could not have their training examples' labels.
+        # Clients' own test sets need all labels of their training examples.
         raise Unfit(f"y_test lacks label {missing[0]}, which y_train has")
     return Arrays(**whole)
 
@@ -275,7 +275,7 @@ def _labels(name: str, found: np.ndarray, num_classes: int) -> np.ndarray:
 def _is_prepared(data_set: ArrayDataSet, folder: str) -> bool:
     if data_set.tfds_name is None:
         return False
-    # Without it nothing is prepared, and the import takes a while.
+    # Check this first, because the import is slow.
     if not os.path.isdir(os.path.join(folder, data_set.tfds_name)):
         return False
     return _builder(data_set, folder).is_prepared()
@@ -283,11 +283,11 @@ def _is_prepared(data_set: ArrayDataSet, folder: str) -> bool:
 
 def _builder(data_set: ArrayDataSet, folder: str) -> Any:
     """Returns the `tfds.core.DatasetBuilder`; raises `TaskError`."""
-    import tensorflow_datasets as tfds  # Slow, and rarely needed.
+    import tensorflow_datasets as tfds  # Slow and rarely needed.
 
     try:
         return tfds.builder(data_set.tfds_name, data_dir=folder)
-    # Whatever a damaged description of the prepared data set may raise.
+    # A damaged description of the prepared dataset may raise any exception.
     except Exception as error:
         raise _unreadable(os.path.join(folder, data_set.tfds_name), error) from error
 
@@ -300,10 +300,10 @@ def _unreadable(folder: str, error: Exception) -> TaskError:
 
 
 def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
-    """Downloads and prepares what is missing, and reads it.
+    """Downloads and prepares the dataset if it is missing, and reads it.
 
-    tensorflow-datasets prepares in a folder of another name, which it renames once
-    it is whole: an interrupted preparation does not pass for a good one.
+    tensorflow-datasets prepares it in a temporary folder and then renames that, so an
+    interrupted preparation is not mistaken for a complete one.
     """
     if data_set.tfds_name is None:
         raise TaskError(
@@ -317,7 +317,7 @@ def _obtain_from_tfds(data_set: ArrayDataSet, folder: str) -> Arrays:
 
 
 def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
-    """Returns a builder whose data set is there."""
+    """Returns a builder whose dataset is prepared."""
     try:
         builder = _builder(data_set, folder)
         if not builder.is_prepared():
@@ -325,9 +325,9 @@ def _prepared(data_set: ArrayDataSet, folder: str) -> Any:
         return builder
     except TaskError:
         raise
-    # Whatever a download, its unpacking or the disk may raise.
+    # A download, its unpacking or the disk may raise any exception.
     except Exception as error:
-        # Another process may have come first with the same data set.
+        # Another process may have prepared the same dataset first.
         if isinstance(error, OSError) and _is_prepared(data_set, folder):
             return _builder(data_set, folder)
         raise TaskError(

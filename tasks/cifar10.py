@@ -8,9 +8,9 @@ controllable meta updating" (https://arxiv.org/abs/1910.08234). Those of Hu et a
 (https://arxiv.org/abs/2006.11489), are `--model=cnn_lrn --partition=shards:5`: 500
 shards of 100 images, five for each of 100 clients. `--model=lenet` is that of Luo et
 al., "GradMA: a gradient-memory-based accelerated federated learning with alleviated
-catastrophic forgetting" (https://arxiv.org/abs/2302.14307), who have vgg11 for
-CIFAR-100; images are whole here, theirs are cropped and flipped at random. A model
-comes with its own preprocessing.
+catastrophic forgetting" (https://arxiv.org/abs/2302.14307), who use vgg11 for
+CIFAR-100; unlike theirs, images are not randomly cropped and flipped. Each model has
+its own preprocessing.
 """
 
 import types
@@ -26,12 +26,12 @@ from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import hparam, record
 from tff_algos.models.block_model import BlockModel
 
-# Of red, green and blue in [0, 1], as is customary: the deviations are means over
-# the training images of each image's own, hence smaller than those of all pixels.
+# The customary statistics of red, green and blue in [0, 1]. The deviations are means of
+# each training image's deviation and thus smaller than those of all pixels.
 CHANNEL_MEANS = (0.4914, 0.4822, 0.4465)
 CHANNEL_DEVIATIONS = (0.2023, 0.1994, 0.2010)
 
-# Those that `cnn_lrn` is trained with: pixels in [-1, 1].
+# The statistics for `cnn_lrn`: they map pixels to [-1, 1].
 _MIDDLE = (0.5, 0.5, 0.5)
 
 _SETTINGS = types.MappingProxyType(
@@ -56,9 +56,9 @@ class Cifar10Options:
       model: Architecture: cnn is two convolutions and three dense layers, with dropout;
         cnn_lrn has response normalization and pixels in [-1, 1], lenet normalization
         and dropout; vgg11 has eight convolutions.
-      norm: Normalization, of the models that have it (batch).
+      norm: Normalization, for models that have it (batch).
       partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
-        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["cnn", "cnn_lrn", "lenet", "vgg11"], hparam()] = "cnn"
@@ -70,12 +70,12 @@ class Cifar10Options:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns the uint8 `images` as float32, standardized per channel."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def preprocess_lrn(images: np.ndarray) -> np.ndarray:
-    """Returns float32 in [-1, 1] of the uint8 `images`."""
+    """Returns the uint8 `images` as float32 in [-1, 1]."""
     return array_data.standardised(images, _MIDDLE, _MIDDLE)
 
 
@@ -92,7 +92,7 @@ DATA_SET = array_source.ArrayDataSet(
 def load(options: Cifar10Options, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
+    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardized per
     channel, or for `cnn_lrn` in [-1, 1], and `y` int32 [n].
 
     Args:
@@ -100,7 +100,7 @@ def load(options: Cifar10Options, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, or are too few for the partition.
+      TaskError: If the real data are unavailable or too few for the partition.
     """
     data_set = DATA_SET
     if options.model == "cnn_lrn":

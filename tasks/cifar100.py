@@ -4,12 +4,12 @@ Krizhevsky, "Learning multiple layers of features from tiny images", 2009; 50,00
 images of 100 classes to train on, 10,000 to test. The model, the 100 clients and their
 division are those of Luo et al., "GradMA: a gradient-memory-based accelerated federated
 learning with alleviated catastrophic forgetting" (https://arxiv.org/abs/2302.14307);
-images are whole here, theirs are cropped and flipped at random.
+unlike theirs, images are not randomly cropped and flipped.
 
-`--partition=pachinko` is TFF's own data set: the training images of its 500 clients,
+`--partition=pachinko` is TFF's own dataset: the training images of its 500 clients,
 100 for each, by the Pachinko allocation of Reddi et al., "Adaptive federated
-optimization" (https://arxiv.org/abs/2003.00295). Its test images, which TFF gives to 100
-other clients, are the undivided test set.
+optimization" (https://arxiv.org/abs/2003.00295). Its test images, which TFF assigns to
+100 other clients, are the undivided test set.
 """
 
 import os
@@ -41,7 +41,7 @@ from tff_algos.models.block_model import BlockModel
 FILE_NAME = "cifar100.sqlite"
 NUM_CLASSES = 100
 
-# Of red, green and blue in [0, 1].
+# The statistics of red, green and blue in [0, 1].
 CHANNEL_MEANS = (0.50708, 0.48655, 0.44092)
 CHANNEL_DEVIATIONS = (0.26733, 0.25644, 0.27615)
 
@@ -75,9 +75,9 @@ class Cifar100Options:
     Attributes:
       model: Architecture: eight normalized convolutions and two dense layers, or
         cifar10's cnn.
-      norm: Normalization, of the models that have it (batch).
+      norm: Normalization, for models that have it (batch).
       partition: Division of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] (of
-        sorted labels), N clients, 100 if left out; or pachinko, TFF's own.
+        sorted labels), N clients, 100 if omitted; or pachinko, TFF's own.
     """
 
     model: Annotated[Literal["vgg11", "cnn"], hparam()] = "vgg11"
@@ -89,27 +89,27 @@ class Cifar100Options:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns the uint8 `images` as float32, standardized per channel."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: Cifar100Options, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardised per
-    channel, and `y` int32 [n] in [0, 100). Clients are "client_000" and so on; those of
-    `--partition=pachinko` have TFF's ids, where its data set is used.
+    Examples are `x` float32 [n, 32, 32, 3], scaled to [0, 1] and standardized per
+    channel, and `y` int32 [n] in [0, 100). Clients are "client_000" and so on, except
+    for TFF's ids with `--partition=pachinko` of TFF's dataset.
 
-    Every client trains and is evaluated: on its own test set, drawn from the undivided
-    one, whose labels follow those of its training examples.
+    Every client trains and is evaluated on its own test set, which is drawn from the
+    undivided one with label proportions of the client's training examples.
 
     Args:
       options: Model and partition.
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, are not what they should be, or are
-        too few for the partition.
+      TaskError: If the real data are unavailable, invalid, or too few for the
+        partition.
     """
     model = _build_model(options, data_options.seed)
     if options.partition != _PACHINKO:
@@ -142,11 +142,11 @@ def load(options: Cifar100Options, data_options: DataOptions) -> Task:
 
 
 def divide_generated(labels: np.ndarray, seed: int) -> tuple[np.ndarray, ...]:
-    """Divides the stand-in as TFF's data set is divided: 100 examples a client.
+    """Divides the stand-in like TFF's dataset, with 100 examples per client.
 
     Args:
-      labels: int [n], those of `generated_images.tinted_shapes`.
-      seed: Another seed is another division.
+      labels: int [n], the labels of `generated_images.tinted_shapes`.
+      seed: Seed of the division.
 
     Returns:
       For each client int64 [100] indices.
@@ -170,7 +170,7 @@ def _read_clients(path: str) -> tuple[Arrays, tuple[str, ...], Sequence[np.ndarr
     """Reads TFF's file.
 
     Returns:
-      Its images; the clients that train; for each int64 indices of its examples.
+      Its images; the training clients; for each of them int64 indices of its examples.
     """
     found, client_ids, sizes = {}, {}, {}
     for split, data in _client_data(path).items():

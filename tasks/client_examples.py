@@ -1,4 +1,4 @@
-"""Which clients train, and how their examples come to memory and stay there."""
+"""Selects a dataset's clients; reads and caches their examples."""
 
 import collections
 import contextlib
@@ -18,23 +18,22 @@ from tff_algos.hyperparameters import hparam, record
 
 CACHE_BYTES = 1 << 30
 
-# Federated EMNIST's 3,400 writers: 2,500 train, 900 are held out.
+# As with federated EMNIST's 3,400 writers: 2,500 train, 900 are held out.
 _TRAIN_CLIENTS, _ALL_CLIENTS = 2500, 3400
 
-# More elements than any client holds: a client's examples come as one batch.
+# Exceeds the elements of any client, so that a client's examples are one batch.
 _WHOLE_CLIENT = 1 << 20
 
 
 @record
 class Population:
-    """Which of a data set's clients take part; options that tasks share.
+    """Which of a dataset's clients take part; options shared by tasks.
 
     Attributes:
-      num_clients: Draw so many clients by the seed, which train; as many evaluate. Unset:
-        all clients, 2,500 of every 3,400 train, the others evaluate.
-      eval_overlap: With --num_clients: the share of evaluation clients (rounded to
-        clients) that are also training clients (1.0); the others are drawn from those
-        that don't train.
+      num_clients: Number of training clients, drawn by the seed, and of evaluation
+        clients. Unset: of all clients, 2,500 in 3,400 train, the others evaluate.
+      eval_overlap: With --num_clients: the share of evaluation clients (rounded) that
+        also train (1.0); the others are drawn from clients that do not train.
     """
 
     num_clients: Annotated[int | None, hparam(low=1)] = None
@@ -55,11 +54,11 @@ class Population:
         Which clients train does not depend on `eval_overlap`.
 
         Args:
-          client_ids: All clients; the order that the chosen ones are returned in.
-          seed: Decides which are drawn, where `num_clients` is set.
+          client_ids: All clients; the result has the same order.
+          seed: Seed of the draw, if `num_clients` is set.
 
         Raises:
-          TaskError: If there are fewer clients than that takes.
+          TaskError: If there are too few clients.
         """
         if self.num_clients is None:
             return split_clients(client_ids)
@@ -73,7 +72,7 @@ class Population:
                 f"there are {len(client_ids)}."
             )
         generator = np.random.default_rng(derive_seed(seed, "population"))
-        # In random order, so that any part of it is a uniform draw.
+        # In random order, so that any slice is a uniform draw.
         order = generator.permutation(len(client_ids))
 
         def chosen(start: int) -> tuple[str, ...]:
@@ -108,13 +107,13 @@ def split_clients(
 def cached(
     read: Callable[[str, Split], Examples], max_bytes: int = CACHE_BYTES
 ) -> Callable[[str, Split], Examples]:
-    """Returns `read` with a memory of the clients used last.
+    """Returns `read` with a cache of recently used clients.
 
     The arrays are shared between calls and read-only.
 
     Args:
       read: `(client_id, split) -> Examples`.
-      max_bytes: Clients used longest ago are forgotten beyond this size.
+      max_bytes: Size of the cache; beyond it, least recently used clients are evicted.
     """
     memory: collections.OrderedDict[tuple[str, Split], Examples] = (
         collections.OrderedDict()
@@ -150,14 +149,14 @@ def _num_bytes(examples: Examples) -> int:
 
 @contextlib.contextmanager
 def naming_missing_clients(path: str, splits: str) -> Iterator[None]:
-    """Turns what TFF raises for a file without clients into a `TaskError`.
+    """Converts TFF's error for a file without clients to a `TaskError`.
 
     Args:
       path: The file.
       splits: The splits that are opened, for the message.
 
     Raises:
-      TaskError: If a split has no clients; TFF reads the first of each at once.
+      TaskError: If a split has no clients; TFF reads the first client when opening it.
     """
     try:
         yield
@@ -170,13 +169,13 @@ def naming_missing_clients(path: str, splits: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_client(path: str, client_id: str) -> Iterator[None]:
-    """Turns what is wrong with a client's records into a `TaskError`."""
+    """Converts errors in a client's records to a `TaskError`."""
     try:
         yield
     except (Unfit, UnicodeDecodeError, tf.errors.OpError) as error:
         reason = messages.one_line(error)
         if isinstance(error, UnicodeDecodeError):
-            # Of TensorFlow's message, which quotes the record.
+            # Not TensorFlow's message, which quotes the record.
             reason = "a record cannot be parsed"
         raise TaskError(
             f"{path}: the examples of client {messages.shown(client_id)} cannot be read "
@@ -193,15 +192,15 @@ def tff_reader(
     """Returns a function that reads one client's examples from `ClientData`.
 
     Args:
-      client_data: The clients of each split; a client of one split that another
-        lacks has no examples there.
-      convert: Makes `Examples` of a client's elements, given as one array per key
-        whose first axis is the example (which may have length 0); may raise `Unfit`.
-      path: The file that the clients are read from, for the error's message.
+      client_data: The clients of each split; a client may be missing in a split, where
+        it then has no examples.
+      convert: Converts a client's elements (one array per key, with possibly zero
+        examples along the first axis) to `Examples`; may raise `Unfit`.
+      path: The file that the clients are read from, for the error message.
 
     Returns:
-      `(client_id, split) -> Examples`; raises `KeyError` for a client that is in
-      no split, and `TaskError` where its records are damaged or none of this data set.
+      `(client_id, split) -> Examples`. It raises `KeyError` for a client that is in no
+      split, and `TaskError` for records that are damaged or not of this dataset.
     """
     clients = {split: frozenset(data.client_ids) for split, data in client_data.items()}
     everyone = frozenset().union(*clients.values())
@@ -225,17 +224,17 @@ def tff_reader(
 def _whole_client_fn(
     client_data: tff.simulation.datasets.ClientData,
 ) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns a function from a client id to its elements, stacked.
+    """Returns a function from a client id to its stacked elements.
 
-    It is traced once: a new pipeline per client would be traced and optimised anew
-    for each, and every trace stays in memory.
+    It is traced once: a new pipeline per client would be traced and optimized every
+    time, and every trace would stay in memory.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
     def whole_client(client_id: tf.Tensor) -> Mapping[str, tf.Tensor]:
         dataset = client_data.serializable_dataset_fn(client_id)
         nothing = tf.data.Dataset.from_tensors(_no_elements(dataset.element_spec))
-        # The second data set stands in where the client has no examples.
+        # The second dataset is used if the client has no examples.
         whole = dataset.batch(_WHOLE_CLIENT).concatenate(nothing).take(1)
         return whole.get_single_element()
 

@@ -1,4 +1,4 @@
-"""What is wrong with files of data, in a few words, whichever library finds it."""
+"""Short descriptions of errors in data files, for any library that reads them."""
 
 import contextlib
 import lzma
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from tff_algos import messages
 
-# What zipfile, its compressions and NumPy's parser of headers, which are written as
-# Python, raise for a file that is damaged, encrypted or none of theirs.
+# Exceptions of zipfile, its compression modules and NumPy's header parser (headers are
+# Python literals) for a file that is damaged, encrypted or of another format.
 _RAISED_FOR_DAMAGE = (
     EOFError,
     LookupError,
@@ -31,18 +31,18 @@ _RAISED_FOR_DAMAGE = (
 
 
 class Unfit(Exception):
-    """What is wrong with data; whoever knows their file raises a `TaskError` of it."""
+    """Data are invalid; code that knows their file converts this to a `TaskError`."""
 
 
 @contextlib.contextmanager
 def reading(what: str = "it") -> Iterator[None]:
-    """Turns what is raised for a damaged file into `Unfit`.
+    """Converts the exceptions for a damaged file to `Unfit`.
 
     Args:
-      what: What is read, for the message.
+      what: Name of the data in the message.
 
     Raises:
-      Unfit: If the body raises any error of reading.
+      Unfit: If reading fails in the body.
     """
     try:
         yield

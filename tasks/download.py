@@ -1,7 +1,7 @@
-"""The one door for files of real data: whole or not at all.
+"""Downloads files of real data atomically.
 
-TFF's SQLite files come unpacked and verified by their content; a file that others
-publish is verified by its size and its digest.
+TFF's SQLite files are unpacked and verified by their content; other published files are
+verified by their size and digest.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from absl import logging
 from tasks import sqlite_file
 from tasks.task import TaskError
 
-# Where `tff.simulation.datasets` finds its files.
+# The address of the files of `tff.simulation.datasets`.
 BASE_URL = "https://storage.googleapis.com/tff-datasets-public/"
 
 _CHUNK_SIZE = 1 << 20
@@ -33,30 +33,30 @@ _TIMEOUT_SECONDS = 60
 
 
 def cache_folder(cache_dir: str | None = None) -> str:
-    """Returns the folder of the data sets: `cache_dir`, or TFF's own for None."""
+    """Returns the folder of the datasets: `cache_dir`, or TFF's default for None."""
     return os.path.expanduser(cache_dir or os.path.join("~", ".tff"))
 
 
 def cached_path(name: str, cache_dir: str | None = None) -> str:
-    """Returns where the file `name` (such as "shakespeare.sqlite") belongs."""
+    """Returns the path of the file `name` (such as "shakespeare.sqlite")."""
     return os.path.join(cache_folder(cache_dir), name)
 
 
 def is_cached(name: str, cache_dir: str | None = None) -> bool:
-    """Tells whether the file is there; `verify` tells whether it is whole."""
+    """Returns whether the file exists; `verify` checks that it is complete."""
     return os.path.exists(cached_path(name, cache_dir))
 
 
 def obtain(name: str, cache_dir: str | None = None, base_url: str = BASE_URL) -> str:
-    """Returns the path of a verified data set file, downloading it if need be.
+    """Returns the path of a verified dataset file, downloading it if necessary.
 
-    The file appears under its name only once it is whole; a failed or interrupted
-    download leaves nothing behind. Several processes may call this at once: one
+    The file appears under its name only once it is complete; a failed or interrupted
+    download leaves nothing behind. Several processes may call this concurrently: one
     downloads, the others wait for it.
 
     Args:
       name: File name, such as "emnist_all.sqlite".
-      cache_dir: Folder of the data sets; None for TFF's own, `~/.tff`.
+      cache_dir: Folder of the datasets; None for TFF's own, `~/.tff`.
       base_url: Address of the folder that holds `name` + ".lzma".
 
     Raises:
@@ -76,11 +76,11 @@ def obtain(name: str, cache_dir: str | None = None, base_url: str = BASE_URL) ->
 
 @attrs.frozen(kw_only=True)
 class PublishedFile:
-    """A file as it is published, and what tells that it came whole.
+    """A published file, with its size and digest for verification.
 
     Attributes:
-      name: What it is called in the cache folder.
-      url: Where it is published.
+      name: Its name in the cache folder.
+      url: Its address.
       num_bytes: Its size.
       md5: The MD5 digest of its content, in hexadecimal.
     """
@@ -103,18 +103,18 @@ class PublishedFile:
 
 
 def obtain_published(file: PublishedFile, cache_dir: str | None = None) -> str:
-    """Returns the path of a published file, downloading it if need be.
+    """Returns the path of a published file, downloading it if necessary.
 
-    As with `obtain`, the file appears under its name only once it is whole. One that
-    is there is the user's own and may differ from the published one: whoever reads
-    it checks what it holds.
+    As with `obtain`, the file appears under its name only once it is complete. An
+    existing file may be the user's own and differ from the published one, so readers
+    must check its content.
 
     Args:
       file: The file.
-      cache_dir: Folder of the data sets; None for TFF's own, `~/.tff`.
+      cache_dir: Folder of the datasets; None for TFF's own, `~/.tff`.
 
     Raises:
-      TaskError: If the download fails, or brings anything but the published file.
+      TaskError: If the download fails or the file differs from the published one.
     """
     path = cached_path(file.name, cache_dir)
 
@@ -131,22 +131,22 @@ def resolve_source(
     cache_dir: str | None = None,
     base_url: str = BASE_URL,
 ) -> tuple[Literal["tff", "generated"], str | None]:
-    """Decides between the real data set and its generated stand-in.
+    """Decides between the real dataset and its generated stand-in.
 
     Args:
-      data: The `--data` flag. "auto" takes the real data set if it is cached and
-        never downloads.
-      name: File name of the real data set.
-      cache_dir: Folder of the data sets; None for TFF's own, `~/.tff`.
+      data: The `--data` flag. "auto" uses the real dataset if it is cached and never
+        downloads.
+      name: File name of the real dataset.
+      cache_dir: Folder of the datasets; None for TFF's own, `~/.tff`.
       base_url: Address of the folder that holds `name` + ".lzma".
 
     Returns:
-      The source ("tff": the file is there, verified) and a line that the user
-      must see, or None.
+      The source ("tff": the file exists and is verified) and a line that the user must
+      see, or None.
 
     Raises:
-      TaskError: If the real data set is wanted and cannot be had, or the cached
-        file is corrupt (never replaced silently by the stand-in).
+      TaskError: If the real dataset is required but unavailable, or the cached file is
+        corrupt (the stand-in never replaces it silently).
     """
     if data == "generated":
         return "generated", None
@@ -166,7 +166,7 @@ def resolve_source(
 
 
 def _make_once(path: str, make: Callable[[], None]) -> None:
-    """Has one process `make` the file unless it is there; the others wait for it."""
+    """Calls `make` in one process unless the file exists; other processes wait."""
     if os.path.exists(path):
         return
     folder = os.path.dirname(path)
@@ -187,16 +187,16 @@ def _make_once(path: str, make: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _lock(path: str) -> Iterator[bool]:
-    """Holds `path`.lock; yields False where the file system has no locks.
+    """Holds `path`.lock; yields False if the file system has no locks.
 
-    The kernel frees the lock of a process that dies, so none is ever stale.
+    The kernel releases the lock of a process that dies, so locks are never stale.
     """
     lock_path = path + ".lock"
     while True:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             locked = _acquire(descriptor, path)
-            # The holder before us may have removed the file we waited on.
+            # The previous holder may have removed the file that we waited for.
             current = not locked or _is_same_file(descriptor, lock_path)
             if current:
                 try:
@@ -231,7 +231,7 @@ def _is_same_file(descriptor: int, path: str) -> bool:
 
 
 def _remove_leftovers(path: str) -> None:
-    """Removes what killed downloads left; call with the lock held only."""
+    """Removes files of killed downloads; requires the lock."""
     for leftover in glob.glob(glob.escape(path) + ".*.partial"):
         with contextlib.suppress(OSError):
             os.remove(leftover)
@@ -243,7 +243,7 @@ def _download(
     chunks: Iterable[bytes],
     find_problem: Callable[[str], str | None],
 ) -> None:
-    """Makes the file at `path` of `chunks`, unless something is wrong with it."""
+    """Writes `chunks` to the file at `path`, unless they are invalid."""
     logging.info("Downloading %s to %s.", url, path)
     descriptor, partial = tempfile.mkstemp(
         prefix=os.path.basename(path) + ".",
@@ -258,7 +258,7 @@ def _download(
         problem = find_problem(partial)
         if problem is not None:
             raise _failure(url, path, f"not a data set file: {problem}")
-        # A temporary file is its owner's alone; a shared cache is for everyone.
+        # Temporary files are private to their owner, but the cache may be shared.
         os.chmod(partial, 0o644)
         os.replace(partial, path)
     finally:
@@ -267,7 +267,7 @@ def _download(
 
 
 def _decompressed(url: str, path: str) -> Iterator[bytes]:
-    """Yields the decompressed body; raises `TaskError` unless it comes whole."""
+    """Yields the decompressed body; raises `TaskError` if it is incomplete."""
     decompressor = lzma.LZMADecompressor()
     for chunk in _body(url, path):
         if decompressor.eof:

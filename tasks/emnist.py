@@ -39,9 +39,9 @@ class EmnistOptions(client_examples.Population):
     """The options of `--task=emnist`.
 
     Attributes:
-      only_digits: The 10 digits only, not all 62 characters.
-      model: Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn with
-        dropout after its dense layer.
+      only_digits: Use only the 10 digits, not all 62 characters.
+      model: Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn
+        with dropout after its dense layer.
     """
 
     only_digits: Annotated[bool, hparam()] = False
@@ -59,8 +59,7 @@ def load(options: EmnistOptions, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in, and the seed.
 
     Raises:
-      TaskError: If the real data cannot be had, or the data lack what `options` ask
-        for.
+      TaskError: If the data are unavailable or lack what `options` require.
     """
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
@@ -104,7 +103,7 @@ def _real_clients(only_digits: bool, cache_dir: str | None):
             only_digits=only_digits, cache_dir=download.cache_folder(cache_dir)
         )
     except StopIteration:
-        # TFF reads the first client at once, and there is none of these classes.
+        # TFF reads the first client immediately, and there is none of these classes.
         missing, remedy = (
             ("digits", "--only_digits=false")
             if only_digits
@@ -122,7 +121,7 @@ def _real_clients(only_digits: bool, cache_dir: str | None):
 def _convert(elements: Mapping[str, np.ndarray], num_classes: int) -> Examples:
     pixels = elements["pixels"].astype(np.float32)
     labels = elements["label"].astype(np.int32)
-    # A damaged record may still parse. NaN is in no range.
+    # A damaged record may still parse. The comparisons are false for NaN.
     if not np.all((pixels >= 0) & (pixels <= 1)):
         raise Unfit("pixels are not in [0, 1]")
     if not np.all((labels >= 0) & (labels < num_classes)):

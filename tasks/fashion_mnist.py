@@ -5,8 +5,8 @@ algorithms", 2017 (https://arxiv.org/abs/1708.07747); 60,000 pictures of clothes
 train on, 10,000 to test, 10 classes. Clients, model and settings are those of Hu et
 al., "Federated learning meets multi-objective optimization"
 (https://arxiv.org/abs/2006.11489): 500 shards of one label or few, five for each of
-100 clients. Their code deals 200 shards, `--partition=shards:2`. They do not give
-this data set's batch size and learning rate; here they are those of their CIFAR-10.
+100 clients. Their code deals 200 shards, `--partition=shards:2`. They do not report
+the batch size and learning rate for this dataset; here, those for CIFAR-10 are used.
 `--model=tiny_nn` is MNIST's.
 """
 
@@ -21,7 +21,7 @@ from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import hparam, record
 
-# Of pixels in [0, 1]. The authors use MNIST's for these images too.
+# The statistics of pixels in [0, 1]. The authors use MNIST's for these images too.
 MEAN, DEVIATION = 0.1307, 0.3081
 
 _SETTINGS = types.MappingProxyType(
@@ -41,9 +41,9 @@ class FashionMnistOptions:
     Attributes:
       model: Architecture: cnn is two convolutions, two dense layers and dropout,
         tiny_nn three dense layers with normalization.
-      norm: Normalization, of the models that have it (batch).
+      norm: Normalization, for models that have it (batch).
       partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
-        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["cnn", "tiny_nn"], hparam()] = "cnn"
@@ -55,7 +55,7 @@ class FashionMnistOptions:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, standardised, of the uint8 `images`."""
+    """Returns the uint8 `images` as standardized float32."""
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
@@ -72,7 +72,7 @@ DATA_SET = array_source.ArrayDataSet(
 def load(options: FashionMnistOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 28, 28, 1], scaled to [0, 1] and standardised, and
+    Examples are `x` float32 [n, 28, 28, 1], scaled to [0, 1] and standardized, and
     `y` int32 [n].
 
     Args:
@@ -80,7 +80,7 @@ def load(options: FashionMnistOptions, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, or are too few for the partition.
+      TaskError: If the real data are unavailable or too few for the partition.
     """
     seed = data_options.seed
     if options.model == "tiny_nn":

@@ -1,10 +1,10 @@
 """A generated stand-in for UCI's Adult: made-up people with the same attributes.
 
-People with a doctorate are few and mostly earn much, all others mostly do not. The
-other attributes are drawn by frequencies that either group has of its own. Who earns
-much is decided by a linear score of the attributes with noise. Most of the score is
-common to both groups, but some categories count in one what they count against in
-the other: a linear model can be learnt, and suits the larger group better.
+People with a doctorate are few and mostly have a high income, unlike all others. The
+frequencies of the other attributes differ between the two groups. The income is
+determined by a noisy linear score of the attributes. Most weights of the score are
+common to both groups, but some categories have opposite signs: a linear model can be
+learned and fits the larger group better.
 """
 
 import functools
@@ -17,18 +17,18 @@ from tasks.task import Split
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
-# By whether they have a doctorate: people by split, and the share with label 1.
+# By whether people have a doctorate: the people per split, and the share of label 1.
 _NUM_PEOPLE = {
     True: {"train": 200, "test": 100},
     False: {"train": 6000, "test": 3000},
 }
 _POSITIVE_RATES = {True: 0.74, False: 0.24}
 
-# Standard deviations of the weights that both groups share, and of those that have
-# the opposite sign in the other group.
+# Standard deviations of the weights shared by both groups, and of those with opposite
+# signs in the groups.
 _COMMON_SCALE, _OPPOSED_SCALE = 1.5, 0.75
 
-# The smaller, the fewer categories of an attribute are frequent.
+# Concentration: the smaller, the fewer categories of an attribute are frequent.
 _EVENNESS = 1.0
 _SHARE_UNKNOWN = 0.02
 
@@ -57,7 +57,7 @@ def _draw(doctorate: bool, split: Split) -> tuple[np.ndarray, np.ndarray]:
     num_people = _NUM_PEOPLE[doctorate][split]
     x = _features(_frequencies(doctorate), num_people, rng)
     score = x @ _weights(doctorate) + rng.logistic(size=num_people)
-    # The rate is exact: those with the highest scores.
+    # The highest scores are positive, so that the rate is exact.
     threshold = np.quantile(score, 1.0 - _POSITIVE_RATES[doctorate])
     return x, (score > threshold).astype(np.int32)
 
@@ -69,7 +69,7 @@ def _features(
     for attribute, of_attribute in frequencies.items():
         first = adult_file.feature(attribute, adult_file.CATEGORIES[attribute][0])
         category = rng.choice(len(of_attribute), num_people, p=of_attribute)
-        # The education is what tells the groups apart.
+        # The education defines the groups, so it is always known.
         share_unknown = 0.0 if attribute == "education" else _SHARE_UNKNOWN
         x[np.arange(num_people), first + category] = (
             rng.random(num_people) >= share_unknown
@@ -78,7 +78,7 @@ def _features(
 
 
 def _frequencies(doctorate: bool) -> dict[str, np.ndarray]:
-    """Returns for each attribute the probabilities of its categories in a group."""
+    """Returns each attribute's probabilities of its categories in a group."""
     rng = _rng(2, doctorate)
     frequencies = {}
     for attribute, categories in adult_file.CATEGORIES.items():

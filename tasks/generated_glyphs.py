@@ -1,10 +1,10 @@
 """A generated stand-in for federated EMNIST: glyphs drawn by made-up writers.
 
-Every writer has a style (base font, slant, rotation, pen, ink, warp, class mix)
-and habits (some glyphs mirrored, crossed, borrowed from a look-alike...), so one
-model for all confuses some writers' glyphs that a writer's own examples settle.
-Nothing is stored: a writer's examples are drawn when they are asked for, from the
-fonts that come with matplotlib, and depend on (seed, writer, split) alone.
+Every writer has a style (base font, slant, rotation, pen, ink, warp, class mix) and
+habits (some glyphs mirrored, crossed, or replaced by a look-alike), so a global model
+confuses glyphs of some writers that it can learn from the writer's own examples.
+Nothing is stored: a writer's examples are drawn on demand from matplotlib's fonts,
+determined by (seed, writer, split).
 """
 
 import functools
@@ -22,7 +22,7 @@ NUM_DIGITS = 10
 IMAGE_SIZE = 28
 DEFAULT_NUM_WRITERS = 340
 
-# What a writer may draw in place of a class.
+# Glyphs that a writer may draw in place of a class.
 _LOOK_ALIKES = {
     "0": "OQ", "1": "Il7", "2": "Zz", "3": "Ez", "4": "y9", "5": "Ss", "6": "bG",
     "7": "1T", "8": "B3", "9": "gq", "A": "R4", "B": "8D", "C": "GL", "D": "O0",
@@ -40,17 +40,17 @@ _TALL_LOWERCASE = frozenset("bdfghjklpqty")
 
 @attrs.frozen(kw_only=True)
 class WriterStyle:
-    """How one writer writes.
+    """The style of one writer.
 
-    Angles are in radians, lengths in image pixels unless said otherwise.
+    Angles are in radians, lengths in image pixels unless noted otherwise.
 
     Attributes:
-      fonts: [62] index of the font of each class (most have the writer's own).
+      fonts: [62] index of the font of each class (for most, the writer's base font).
       shapes: [62] the class whose glyph is drawn for each class.
       flips: [62, 2] whether a glyph is mirrored (left-right, upside down).
       turns: [62] quarter turns of each glyph.
-      strokes: [62, 3] an added straight stroke: angle, offset from the centre as a
-        share of the glyph, and half length as a share of it (0 for none).
+      strokes: [62, 3] an added straight stroke: angle, offset from the center and half
+        length (0 for none), both as fractions of the glyph.
       slant: Shear, horizontal pixels per vertical pixel.
       rotation: Rotation of every glyph.
       aspect: Width over height, relative to the font's.
@@ -62,7 +62,7 @@ class WriterStyle:
       noise: Relative standard deviation of the ink, pixel by pixel.
       shakiness: Scale of the differences between two drawings of one glyph.
       warp: [2, 4] coefficients of the smooth distortion of every glyph.
-      class_weights: [62] unnormalised frequencies of the classes.
+      class_weights: [62] unnormalized frequencies of the classes.
       activity: Number of examples relative to the average writer.
     """
 
@@ -87,7 +87,7 @@ class WriterStyle:
 
 
 def client_ids(num_writers: int = DEFAULT_NUM_WRITERS) -> Sequence[str]:
-    """Returns the ids of the writers, in their fixed order."""
+    """Returns the ids of the writers, in a fixed order."""
     return tuple(f"writer_{writer:04d}" for writer in range(num_writers))
 
 
@@ -97,10 +97,10 @@ def examples(
     """Draws the examples of one writer and split.
 
     Args:
-      writer: The writer's number.
+      writer: The writer's index.
       split: "train" (nine tenths) or "test" (at least one example).
-      only_digits: Whether to draw the 10 digits only, not all 62 classes.
-      seed: Another seed is another population of writers.
+      only_digits: Whether to draw only the 10 digits, not all 62 classes.
+      seed: Another seed gives another population of writers.
 
     Returns:
       `(x, y)`: float32 [n, 28, 28, 1] in [0, 1], background 1.0; int32 [n], TFF's
@@ -119,11 +119,11 @@ def examples(
 
 @functools.lru_cache(maxsize=1024)
 def writer_style(writer: int, seed: int = 0) -> WriterStyle:
-    """Returns the style of a writer, a function of the arguments alone."""
+    """Returns the style of a writer, determined by the arguments."""
     rng = _rng(seed, writer, 0)
     num_classes = len(CLASSES)
     font = rng.integers(glyph_rasters.NUM_FONTS)
-    # At most one habit for a class; together they hit a fifth of the classes or so.
+    # At most one habit per class; habits affect about a fifth of the classes.
     habit = rng.choice(7, num_classes, p=(0.80, 0.04, 0.03, 0.03, 0.03, 0.03, 0.04))
     mirror_writing = rng.random() < 0.03
     other_fonts = rng.integers(glyph_rasters.NUM_FONTS, size=num_classes)
@@ -171,7 +171,7 @@ def draw(
     Args:
       labels: int [n], classes in [0, 62).
       style: The writer's style.
-      rng: Decides the differences between drawings.
+      rng: Draws the differences between drawings.
 
     Returns:
       float32 [n, 28, 28, 1] in [0, 1], background 1.0.
@@ -198,7 +198,7 @@ def _rng(*key: int) -> np.random.Generator:
 def _raster_positions(
     labels: np.ndarray, style: WriterStyle, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where each pixel of each image lies in the glyph's raster.
+    """Returns the position of each pixel of each image in the glyph's raster.
 
     Returns:
       Columns and rows, float32 [n, 784] each.
@@ -254,7 +254,7 @@ def _interpolate(
     """Returns float32 [n, p]: `glyphs[index]` at (rows, columns), bilinearly."""
     limit = np.float32(glyph_rasters.SIZE - 1.001)
     inner_rows, inner_columns = np.clip(rows, 0, limit), np.clip(columns, 0, limit)
-    # Beyond the raster the outline only gets farther away.
+    # Outside the raster, the distance to the outline only increases.
     beyond = np.abs(rows - inner_rows) + np.abs(columns - inner_columns)
     rows, columns = inner_rows, inner_columns
     top, left = rows.astype(np.int32), columns.astype(np.int32)

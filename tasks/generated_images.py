@@ -1,12 +1,12 @@
-"""Generated stand-ins for image data sets: written characters, and coloured shapes.
+"""Generated stand-ins for image datasets: handwritten characters and colored shapes.
 
-They are drawn in memory in a second or a few, always the same, and kept for the
-process. Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the
-writers of `tasks.generated_glyphs`, pooled. Shapes (for CIFAR-10) have an outline that
-is their class; colours, background, place, size, angle, texture, noise and clutter say
-nothing of it, so that a linear classifier finds little. Of tinted shapes (for CIFAR-100
-and Tiny ImageNet) the class is outline and tint: whether the shape is lighter or darker
-than its background, and its hue.
+They are drawn in memory in a few seconds, deterministically, and cached in the process.
+Digits (for MNIST) and the capitals A to J (for Fashion-MNIST) come from the pooled
+writers of `tasks.generated_glyphs`. The class of a shape (for CIFAR-10) is its outline;
+colors, background, position, size, angle, texture, noise and clutter are independent of
+it, so a linear classifier learns little. The class of a tinted shape (for CIFAR-100 and
+Tiny ImageNet) is its outline and tint: whether it is lighter or darker than its
+background, and its hue.
 """
 
 import functools
@@ -22,7 +22,7 @@ NUM_CLASSES = 10
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
-# Their labels start at 0; in `tasks.generated_glyphs` the capitals follow the digits.
+# Labels start at 0 here; in `tasks.generated_glyphs` the capitals follow the digits.
 _FIRST_DIGIT, _FIRST_CAPITAL = 0, generated_glyphs.NUM_DIGITS
 _NUM_WRITERS = 100
 _GLYPHS_PER_WRITER = {"train": 60, "test": 10}
@@ -32,15 +32,15 @@ _NUM_SHAPES = {"train": 5000, "test": 1000}
 _SHARE_OF_DARK_SHAPES = 0.25
 _NUM_STROKES = 3
 _NOISE = 0.1
-# In pixels: from the middle of the image to that of the shape, along either axis.
+# In pixels: distance of the shape's center from the image's, along either axis.
 _MAX_SHIFT = 4.0
 # In pixels: the width of an edge.
 _SOFTNESS = 1.2
 # Images drawn at once: few enough to stay in the processor's caches.
 _CHUNK = 500
 
-# Of tinted shapes: how grey a shape and its background are apart, and how far from
-# grey a hue is, at least and at most.
+# Ranges for tinted shapes: the difference in lightness between a shape and its
+# background, and the distance of a hue from gray.
 _CONTRAST = (0.15, 0.3)
 _CHROMA = (0.2, 0.35)
 _BACKGROUND_CHROMA = 0.08
@@ -48,12 +48,12 @@ _BACKGROUND_CHROMA = 0.08
 
 @attrs.frozen(kw_only=True)
 class _TintedShapes:
-    """A data set of tinted shapes; lighter and darker ones of every hue.
+    """A dataset of tinted shapes, lighter and darker ones of every hue.
 
     Attributes:
-      num_hues: Hues of every outline and lightness.
-      scale: The side of a pixel, in pixels of the image.
-      num_images: Images of a split; a multiple of the number of classes.
+      num_hues: Number of hues for every outline and lightness.
+      scale: The side of a drawn pixel, in pixels of the image.
+      num_images: Images per split; a multiple of the number of classes.
     """
 
     num_hues: int
@@ -62,7 +62,7 @@ class _TintedShapes:
 
     @property
     def num_classes(self) -> int:
-        """Labels are in [0, num_classes): outline, then lightness, then hue."""
+        """The number of labels, which are ordered by outline, lightness, and hue."""
         return len(_OUTLINES) * 2 * self.num_hues
 
 
@@ -78,8 +78,8 @@ _LARGE_TINTED_SHAPES = _TintedShapes(
 def digits() -> Arrays:
     """Returns 6,000 digits to train on and 1,000 to test, by the same 100 writers.
 
-    Images are uint8 [n, 28, 28, 1] with ink 255 on 0; every digit is as frequent as
-    any other in either split.
+    Images are uint8 [n, 28, 28, 1] with ink 255 on 0; all digits are equally frequent
+    in each split.
     """
     return _arrays(*(_draw_glyphs(split, _FIRST_DIGIT) for split in _SPLITS))
 
@@ -88,7 +88,7 @@ def digits() -> Arrays:
 def letters() -> Arrays:
     """Returns 6,000 capitals from A to J to train on and 1,000 to test.
 
-    As `digits`, by the same writers.
+    Like `digits`, by the same writers.
     """
     return _arrays(*(_draw_glyphs(split, _FIRST_CAPITAL) for split in _SPLITS))
 
@@ -98,8 +98,7 @@ def shapes() -> Arrays:
     """Returns 5,000 images of shapes to train on and 1,000 to test.
 
     Images are uint8 [n, 32, 32, 3]; the classes are disk, ring, square, triangle,
-    cross, star, two bars, crescent, four dots and T, every one as frequent as any
-    other in either split.
+    cross, star, two bars, crescent, four dots and T, equally frequent in each split.
     """
     return _arrays(*(_draw_shapes(split) for split in _SPLITS))
 
@@ -110,7 +109,7 @@ def tinted_shapes() -> Arrays:
 
     Images are uint8 [n, 32, 32, 3]; the classes are 20 groups of 5 hues: group
     `label // 5` is one of the outlines of `shapes`, darker or lighter than the
-    background. Every class is as frequent as any other in either split.
+    background. All classes are equally frequent in each split.
     """
     return _arrays(*(_draw_tinted(_TINTED_SHAPES, split) for split in _SPLITS))
 
@@ -119,8 +118,8 @@ def tinted_shapes() -> Arrays:
 def large_tinted_shapes() -> Arrays:
     """Returns 4,000 images of 200 classes to train on and 1,000 to test.
 
-    As `tinted_shapes`, with 10 hues; images are uint8 [n, 64, 64, 3], their edges as
-    coarse as those of smaller images, their noise as fine as they are.
+    Like `tinted_shapes`, with 10 hues; images are uint8 [n, 64, 64, 3]. Their edges are
+    as coarse as those of the smaller images; their noise has full resolution.
     """
     return _arrays(*(_draw_tinted(_LARGE_TINTED_SHAPES, split) for split in _SPLITS))
 
@@ -140,7 +139,7 @@ def _rng(*key: int) -> np.random.Generator:
 def _balanced_labels(
     num_examples: int, rng: np.random.Generator, num_classes: int = NUM_CLASSES
 ) -> np.ndarray:
-    """Returns int32 [n] labels in a random order, equally many of each class."""
+    """Returns int32 [n] labels in random order, with equal numbers of each class."""
     return rng.permutation(np.arange(num_examples, dtype=np.int32) % num_classes)
 
 
@@ -154,7 +153,7 @@ def _draw_glyphs(split: Split, first_class: int) -> tuple[np.ndarray, np.ndarray
             for writer, part in enumerate(np.split(classes, _NUM_WRITERS))
         ]
     )
-    # Neighbours must not share a writer: the order says nothing, as in MNIST.
+    # Shuffle, so that as in MNIST the order does not identify writers.
     order = rng.permutation(len(labels))
     ink = np.rint(255.0 * (1.0 - images[order])).astype(np.uint8)
     return ink, labels[order]
@@ -171,7 +170,7 @@ def _draw_shapes(split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 def _shape_images(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws uint8 [n, 32, 32, 3]: background, clutter, the shape, noise."""
-    background, foreground = _contrasting_colours(len(labels), rng)
+    background, foreground = _contrasting_colors(len(labels), rng)
     images = _scene(labels, background, foreground, rng)
     images += rng.normal(0.0, _NOISE, images.shape)
     return _as_pixels(images)
@@ -190,7 +189,7 @@ def _draw_tinted(kind: _TintedShapes, split: Split) -> tuple[np.ndarray, np.ndar
 def _tinted_images(
     kind: _TintedShapes, labels: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws uint8 [n, size, size, 3] as `_shape_images` does, in tints of classes."""
+    """Draws uint8 [n, size, size, 3] like `_shape_images`, tinted by class."""
     groups, hues = np.divmod(labels, kind.num_hues)
     outlines, lighter = np.divmod(groups, 2)
     background, foreground = _tints(lighter, hues / kind.num_hues, rng)
@@ -222,38 +221,38 @@ def _as_pixels(images: np.ndarray) -> np.ndarray:
 def _tints(
     lighter: np.ndarray, turns: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns colours of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
+    """Returns colors of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
 
     Args:
-      lighter: int [n], 1 where the shape is lighter than the background, else 0.
-      turns: float [n], the shape's hue in turns of the colour circle.
-      rng: Decides the rest: how grey both are, and the background's own hue.
+      lighter: int [n], 1 if the shape is lighter than the background, else 0.
+      turns: float [n], the shape's hue in turns of the color wheel.
+      rng: Draws everything else: both lightnesses and the background's hue.
     """
     n = len(lighter)
     middle = rng.uniform(0.45, 0.55, n)
     distance = np.where(lighter, 1.0, -1.0) * rng.uniform(*_CONTRAST, n)
-    shape = _colour(middle + distance, rng.uniform(*_CHROMA, n), turns)
-    background = _colour(
+    shape = _color(middle + distance, rng.uniform(*_CHROMA, n), turns)
+    background = _color(
         middle - distance, rng.uniform(0.0, _BACKGROUND_CHROMA, n), rng.random(n)
     )
     return background, shape
 
 
-def _colour(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Returns float32 [n, 1, 1, 3]: grey, moved towards a hue that keeps its mean."""
+def _color(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Returns float32 [n, 1, 1, 3]: gray, shifted towards a hue with the same mean."""
     phases = 2.0 * np.pi * (turns[:, np.newaxis] - np.arange(3) / 3.0)
     colour = grey[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
     clipped = np.clip(colour, 0.0, 1.0).astype(np.float32)
     return clipped[:, np.newaxis, np.newaxis]
 
 
-def _contrasting_colours(
+def _contrasting_colors(
     n: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns colours of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
+    """Returns colors of backgrounds and of shapes, float32 [n, 1, 1, 3] each.
 
-    Most shapes are lighter than their background, whatever their class: with as
-    many darker ones, training would stand still for long before it sees a pattern.
+    Most shapes of every class are lighter than their background: with equally many
+    darker ones, training would make no progress for a long time.
     """
     lighter = np.where(rng.random((n, 1, 1, 1)) < _SHARE_OF_DARK_SHAPES, -1.0, 1.0)
     shape, background = (
@@ -268,7 +267,7 @@ def _contrasting_colours(
 
 
 def _grid() -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and columns from the centre, float32 [1, 32, 32] each."""
+    """Returns rows and columns from the center, float32 [1, 32, 32] each."""
     rows, columns = np.mgrid[:SHAPE_IMAGE_SIZE, :SHAPE_IMAGE_SIZE]
     centre = (SHAPE_IMAGE_SIZE - 1) / 2
     return (
@@ -282,7 +281,7 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 
 def _textured(colour: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns float32 [n, 32, 32, 3]: a colour with waves of random direction."""
+    """Returns float32 [n, 32, 32, 3]: a color with waves of random direction."""
     n = len(colour)
     rows, columns = _grid()
     angle, phase = rng.uniform(0.0, 2.0 * np.pi, (2, n))
@@ -302,12 +301,12 @@ def _painted(images: np.ndarray, paint: np.ndarray, cover: np.ndarray) -> np.nda
 
 
 def _cover(distance: np.ndarray) -> np.ndarray:
-    """Returns 1 inside of a shape, 0 outside: [n, 32, 32] from pixels inside of it."""
+    """Returns a mask, 1 inside and 0 outside, from signed distances [n, 32, 32]."""
     return np.clip(0.5 + distance / _SOFTNESS, 0.0, 1.0)
 
 
 def _stroke_cover(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the cover of one straight stroke per image, anywhere."""
+    """Returns the mask of one straight stroke per image, at a random position."""
     rows, columns = _grid()
     angle = rng.uniform(0.0, np.pi, n)
     half_length = _column(rng.uniform(2.0, 7.0, n))
@@ -320,7 +319,7 @@ def _stroke_cover(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shape_cover(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the cover of one shape of the given class per image."""
+    """Returns the mask of one shape of the given class per image."""
     n = len(labels)
     rows, columns = _grid()
     radius = _column(rng.uniform(7.0, 12.0, n))
@@ -336,8 +335,8 @@ def _shape_cover(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return _cover(distance * radius)
 
 
-# The outlines: how far inside of the shape (u, v) lies, in units of its radius;
-# negative outside. u points right, v points down.
+# The outlines: signed distances of (u, v) in units of the radius, positive inside.
+# u points right, v points down.
 
 
 def _box(u, v, half_width, half_height):

@@ -1,10 +1,10 @@
-"""A generated stand-in for federated Shakespeare: speakers of a made-up tongue.
+"""A generated stand-in for federated Shakespeare: speakers of a made-up language.
 
 All speakers share a lexicon of made-up syllables and a small grammar, so the next
-character can be learned; each has favourite words, a favourite kind of sentence,
-a dialect (verb endings, respelt sounds), punctuation and verse or prose, so
-speakers differ. Nothing is stored: a speaker's snippets are composed when they are
-asked for, and depend on (seed, speaker, split) alone.
+character can be learned. Each speaker has favorite words and kinds of sentences, a
+dialect (verb endings, respelled sounds), punctuation, and verse or prose, so speakers
+differ. Nothing is stored: a speaker's snippets are generated on demand, determined by
+(seed, speaker, split).
 """
 
 import functools
@@ -24,7 +24,7 @@ _ONSETS = (
 _NUCLEI = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "ou")
 _CODAS = ("", "", "", "n", "r", "l", "s", "t", "nd", "th", "m")
 
-# Word classes: number of words, least and most syllables, what ends every word.
+# Word classes: number of words, minimum and maximum syllables, ending of every word.
 _WORD_CLASSES: Mapping[str, tuple[int, int, int, str]] = {
     "noun": (220, 1, 3, ""),
     "verb": (120, 1, 2, ""),
@@ -67,15 +67,15 @@ _PUNCTUATION = (".", "!", ";", " --", "...", ":")
 
 @attrs.frozen(kw_only=True)
 class SpeakerStyle:
-    """How one speaker speaks.
+    """The style of one speaker.
 
     Attributes:
       words: Cumulative probabilities of the words of each class.
       sentences: Cumulative probabilities of the kinds of sentences.
       subjects: Cumulative probabilities of the kinds of subjects.
       punctuation: Cumulative probabilities of the marks that end a sentence.
-      verb_ending: What ends a verb.
-      respellings: Pairs (sound, how this speaker says it).
+      verb_ending: The ending of verbs.
+      respellings: Pairs (sound, the speaker's replacement).
       sentences_per_snippet: Mean number of sentences in a snippet.
       words_per_line: Length of a line of verse; 0 for prose.
       num_snippets: Snippets of both splits together.
@@ -93,7 +93,7 @@ class SpeakerStyle:
 
 
 def client_ids(num_speakers: int = DEFAULT_NUM_SPEAKERS) -> Sequence[str]:
-    """Returns the ids of the speakers, in their fixed order."""
+    """Returns the ids of the speakers, in a fixed order."""
     return tuple(f"speaker_{speaker:04d}" for speaker in range(num_speakers))
 
 
@@ -101,9 +101,9 @@ def snippets(speaker: int, split: Split, seed: int = 0) -> list[bytes]:
     """Composes the snippets of one speaker and split.
 
     Args:
-      speaker: The speaker's number.
+      speaker: The speaker's index.
       split: "train" (four fifths) or "test" (at least one snippet).
-      seed: Another seed is another tongue and other speakers.
+      seed: Another seed gives another language and other speakers.
 
     Returns:
       ASCII snippets, of characters of TFF's Shakespeare vocabulary only.
@@ -118,7 +118,7 @@ def snippets(speaker: int, split: Split, seed: int = 0) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1024)
 def speaker_style(speaker: int, seed: int = 0) -> SpeakerStyle:
-    """Returns the style of a speaker, a function of the arguments alone."""
+    """Returns the style of a speaker, determined by the arguments."""
     rng = _rng(seed, speaker, 0)
     words = {
         name: _cumulative(_zipf(len(words)) * rng.gamma(0.6, size=len(words)))
@@ -149,20 +149,20 @@ def _zipf(count: int) -> np.ndarray:
 
 
 def _cumulative(weights: np.ndarray) -> np.ndarray:
-    # The small constant keeps every word possible for everybody.
+    # The small constant keeps every word possible for every speaker.
     total = np.cumsum(weights + 1e-4 * np.max(weights))
     return total / total[-1]
 
 
 def _uniform(rng: np.random.Generator) -> Iterator[float]:
-    """Yields uniform numbers; drawn in blocks, since single ones are slow."""
+    """Yields uniform numbers; drawn in blocks, because single draws are slow."""
     while True:
         yield from rng.random(4096).tolist()
 
 
 @functools.lru_cache(maxsize=16)
 def _lexicon(seed: int) -> Mapping[str, tuple[str, ...]]:
-    """Returns the words of each class, common to all speakers; none is twice."""
+    """Returns the distinct words of each class, common to all speakers."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, 1_000_000_007)))
     taken: set[str] = set()
     lexicon = {}

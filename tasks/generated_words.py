@@ -1,11 +1,11 @@
-"""A generated stand-in for Stack Overflow: users who write of topics of their own.
+"""A generated stand-in for Stack Overflow: users who write about their own topics.
 
-All users share a made-up lexicon, whose words are as frequent as Zipf's law has it, and
-a small grammar: the kind of a word tells the kind of the next one, a verb its
-preposition, an adjective often its noun and a noun its verb. So the next word can be
-learned. A user writes of two topics, whose words others hardly use, and prefers some
-kinds of sentences and some of the small words. Nothing is stored: a user's sentences
-are composed when they are asked for, and depend on (seed, user, split) alone.
+All users share a made-up lexicon with word frequencies by Zipf's law and a small
+grammar: a word's class determines the next word's class, a verb its preposition, an
+adjective often its noun and a noun its verb. So the next word can be learned. A user
+writes about two topics, whose words other users rarely use, and prefers some kinds of
+sentences and some function words. Nothing is stored: a user's sentences are generated
+on demand, determined by (seed, user, split).
 """
 
 import functools
@@ -37,7 +37,7 @@ _NUM_TOPICS = 40
 _SHARE_OF_FIRST_TOPIC = 0.7
 _SHARE_OF_TOPICS = 0.6
 
-# What goes with the word before, and how often it does: the word of the same number.
+# How often a word is determined by the word before: it then has the same index.
 _COMPANIONS: Mapping[tuple[str, str], float] = {
     ("adjective", "noun"): 0.5,
     ("noun", "verb"): 0.5,
@@ -63,7 +63,7 @@ _SYLLABLES = tuple(
 
 @attrs.frozen(kw_only=True)
 class UserStyle:
-    """How one user writes.
+    """The style of one user.
 
     Attributes:
       topics: Two topics, the preferred one first.
@@ -79,7 +79,7 @@ class UserStyle:
 
 
 def client_ids(num_users: int = DEFAULT_NUM_USERS) -> Sequence[str]:
-    """Returns the ids of the users, in their fixed order."""
+    """Returns the ids of the users, in a fixed order."""
     return tuple(f"user_{user:04d}" for user in range(num_users))
 
 
@@ -87,7 +87,7 @@ def client_ids(num_users: int = DEFAULT_NUM_USERS) -> Sequence[str]:
 def vocabulary() -> Sequence[str]:
     """Returns the punctuation marks, then all words, the most frequent first.
 
-    Frequencies are those of an average user, whatever the word before.
+    Frequencies are those of an average user, independent of the word before.
     """
     words = np.concatenate([*_lexicon().values()])
     frequencies = np.concatenate(
@@ -101,9 +101,9 @@ def sentences(user: int, split: Split, seed: int = 0) -> list[bytes]:
     """Composes the sentences of one user and split.
 
     Args:
-      user: The user's number.
+      user: The user's index.
       split: "train" (four fifths) or "test" (at least one sentence).
-      seed: Another seed is other users of the same tongue.
+      seed: Another seed gives other users of the same language.
 
     Returns:
       ASCII words of `vocabulary`, separated by single spaces.
@@ -117,7 +117,7 @@ def sentences(user: int, split: Split, seed: int = 0) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1024)
 def user_style(user: int, seed: int = 0) -> UserStyle:
-    """Returns the style of a user, a function of the arguments alone."""
+    """Returns the style of a user, determined by the arguments."""
     rng = _rng(seed, user, 0)
     first, second = rng.choice(_NUM_TOPICS, 2, replace=False).tolist()
     return UserStyle(
@@ -146,7 +146,7 @@ def _cumulative(weights: np.ndarray) -> np.ndarray:
 
 
 def _uniform(rng: np.random.Generator) -> Iterator[float]:
-    """Yields uniform numbers; drawn in blocks, since single ones are slow."""
+    """Yields uniform numbers; drawn in blocks, because single draws are slow."""
     while True:
         yield from rng.random(4096).tolist()
 
@@ -160,7 +160,7 @@ def _lexicon() -> Mapping[str, np.ndarray]:
 
 
 def _spelling(number: int) -> str:
-    """Returns the digits of `number` as syllables; no two numbers have the same."""
+    """Returns the digits of `number` as syllables, unique for each number."""
     number, digit = divmod(number, len(_SYLLABLES))
     word = _SYLLABLES[digit]
     while number:
@@ -170,7 +170,7 @@ def _spelling(number: int) -> str:
 
 
 def _frequencies(name: str) -> np.ndarray:
-    """Returns the frequencies of a class's words in it, of all topics together."""
+    """Returns the frequencies of a class's words over all topics."""
     general = np.diff(_general(name), prepend=0.0)
     if name not in _TOPICAL:
         return general
@@ -181,7 +181,7 @@ def _frequencies(name: str) -> np.ndarray:
 
 @functools.cache
 def _general(name: str) -> np.ndarray:
-    """Returns cumulative probabilities of a class's words, whatever the topic."""
+    """Returns cumulative probabilities of a class's words over all topics."""
     return _cumulative(_zipf(_WORD_CLASSES[name][0]))
 
 
@@ -219,11 +219,11 @@ def _word(
     style: UserStyle,
     chance: Iterator[float],
 ) -> tuple[int, str]:
-    """Returns a word's number in its class, and the word.
+    """Returns a word's index in its class, and the word.
 
     Args:
       name: The class.
-      previous: Class and number of the word before in the clause.
+      previous: The class and the index of the previous word in the clause.
       style: The user.
       chance: Uniform numbers.
     """

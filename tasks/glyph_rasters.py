@@ -1,6 +1,6 @@
-"""Glyphs of the fonts that come with matplotlib, as signed distance fields.
+"""Glyphs of matplotlib's fonts as signed distance fields.
 
-A field holds signed distances to the glyph's outline, in raster pixels, positive
+A field contains signed distances to the glyph's outline, in raster pixels, positive
 inside, so that the pen's width is a threshold and warping keeps edges smooth.
 """
 
@@ -21,7 +21,7 @@ SIZE = 64
 EXTENT = 40
 _OVERSAMPLING = 2
 
-# Base fonts with the pen offset (raster pixels) that evens out their weights.
+# Base fonts with the pen offset (raster pixels) that equalizes their weights.
 _FONTS = (
     ("DejaVuSans.ttf", -0.6),
     ("DejaVuSans-Oblique.ttf", -0.6),
@@ -45,7 +45,7 @@ def glyph(font: int, label: int) -> np.ndarray:
     """Returns the float32 [64, 64] signed distances of a font's glyph."""
     name, offset = _FONTS[font]
     size = SIZE * _OVERSAMPLING
-    mask = _rasterise(name, CLASSES[label], EXTENT * _OVERSAMPLING)
+    mask = _rasterize(name, CLASSES[label], EXTENT * _OVERSAMPLING)
     top, left = (size - mask.shape[0]) // 2, (size - mask.shape[1]) // 2
     canvas = np.zeros((size, size), bool)
     canvas[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
@@ -67,7 +67,7 @@ def stroke(angle: float, offset: float, half_length: float) -> np.ndarray:
     return (1.5 - np.hypot(aside, beyond)).astype(np.float32)
 
 
-def _rasterise(font: str, text: str, extent: int) -> np.ndarray:
+def _rasterize(font: str, text: str, extent: int) -> np.ndarray:
     """Returns a bool mask of the text, cropped, whose longer side is `extent`."""
     path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", font)
     probe = _render(path, text, 4 * extent)

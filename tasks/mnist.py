@@ -6,7 +6,7 @@ settings are those of McMahan et al., "Communication-efficient learning of deep
 networks from decentralized data" (https://arxiv.org/abs/1602.05629), whose other
 division is `--partition=shards:2`. `--model=tiny_nn` is the model of Luo et al.,
 "GradMA: a gradient-memory-based accelerated federated learning with alleviated
-catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardised images.
+catastrophic forgetting" (https://arxiv.org/abs/2302.14307), on standardized images.
 """
 
 import types
@@ -21,7 +21,7 @@ from tasks.partition import PartitionOption
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.hyperparameters import hparam, record
 
-# Of all training pixels in [0, 1].
+# The statistics of all training pixels in [0, 1].
 MEAN, DEVIATION = 0.1307, 0.3081
 
 _SETTINGS = types.MappingProxyType(
@@ -41,9 +41,9 @@ class MnistOptions:
     Attributes:
       model: Architecture, by the names of TFF's baselines; tiny_nn is three dense
         layers with normalization, on standardized images.
-      norm: Normalization, of the models that have it (batch).
+      norm: Normalization, for models that have it (batch).
       partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
-        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["cnn", "2nn", "tiny_nn"], hparam()] = "cnn"
@@ -55,12 +55,12 @@ class MnistOptions:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32 in [0, 1], ink 1.0, of the uint8 `images`."""
+    """Returns the uint8 `images` as float32 in [0, 1], ink 1.0."""
     return images.astype(np.float32) / np.float32(255.0)
 
 
 def preprocess_standardised(images: np.ndarray) -> np.ndarray:
-    """Returns float32, standardised, of the uint8 `images`."""
+    """Returns the uint8 `images` as standardized float32."""
     return array_data.standardised(images, (MEAN,), (DEVIATION,))
 
 
@@ -78,14 +78,14 @@ def load(options: MnistOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` float32 [n, 28, 28, 1] in [0, 1], ink 1.0, or for `tiny_nn`
-    standardised, and `y` int32 [n].
+    standardized, and `y` int32 [n].
 
     Args:
       options: Model and partition.
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, or are too few for the partition.
+      TaskError: If the real data are unavailable or too few for the partition.
     """
     data_set, seed = DATA_SET, data_options.seed
     if options.model == "tiny_nn":

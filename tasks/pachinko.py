@@ -3,7 +3,7 @@
 The Pachinko allocation of Reddi et al., "Adaptive federated optimization", ICLR 2021
 (https://arxiv.org/abs/2003.00295), appendix F, who divide CIFAR-100 in this way after
 Li and McCallum, "Pachinko allocation: DAG-structured mixture models of topic
-correlations", ICML 2006: a client prefers few groups, and of a group all its classes.
+correlations", ICML 2006: a client prefers few groups and all classes of a group.
 """
 
 import numpy as np
@@ -24,22 +24,22 @@ def divide(
     examples_per_client: int,
     seed: int,
 ) -> tuple[np.ndarray, ...]:
-    """Divides examples among clients, each of which has equally many.
+    """Divides examples among clients, with the same number for every client.
 
-    A client draws probabilities of the groups, and of the classes of each group; then,
-    example by example, a group, a class of it and an example of that class that nobody
-    has yet. Classes and groups of which everything is taken are left out.
+    A client draws probabilities of the groups, and of the classes of each group. Then,
+    for each example, it draws a group, one of its classes and an example of the class
+    that has not been assigned yet. Exhausted classes and groups are skipped.
 
     Args:
       labels: int [n], the examples' labels.
       group_of_class: int [classes], the group that a label belongs to.
       num_clients: At least 1.
       examples_per_client: At least 1.
-      seed: Another seed is another division.
+      seed: Seed of the division.
 
     Returns:
-      The examples of each client, int64 [examples_per_client] indices in ascending
-      order, none of them twice; a function of the arguments alone.
+      The examples of each client, int64 [examples_per_client] distinct indices in
+      ascending order, determined by the arguments.
 
     Raises:
       TaskError: If there are too few examples.
@@ -70,12 +70,12 @@ def divide(
 def _draw_classes(
     group_of_class: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws one client's classes, int64 [size]: each at most as often as is `left`."""
+    """Draws one client's classes, int64 [size], each at most `left` times."""
     num_groups = group_of_class.max() + 1
     of_groups = rng.dirichlet(np.full(num_groups, GROUPS))
-    # None is impossible where nothing else is left.
+    # No group has probability zero, because it may be the only one left.
     of_groups = np.maximum(of_groups, np.finfo(np.float64).tiny)
-    # Independent gamma variables are those of a Dirichlet distribution, unscaled.
+    # Independent gamma variables are unnormalized Dirichlet variables.
     of_classes = rng.gamma(CLASSES_OF_A_GROUP, size=len(group_of_class))
     left = left.copy()
     drawn = np.empty(size, np.int64)
@@ -90,5 +90,5 @@ def _draw_classes(
 
 
 def _draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """Draws an index, in proportion to weights that are not all zero."""
+    """Draws an index with probability proportional to weights, not all zero."""
     return int(rng.choice(len(weights), p=weights / weights.sum()))

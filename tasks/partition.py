@@ -1,12 +1,11 @@
-"""Divides one data set among clients, by rules on its labels alone.
+"""Divides one dataset among clients by rules that use only its labels.
 
 `--partition=iid:N`, `shards:K[:N]` (McMahan et al., "Communication-efficient
 learning of deep networks from decentralized data", AISTATS 2017,
 https://arxiv.org/abs/1602.05629) and `dirichlet:ALPHA[:N]` (after Hsu et al.,
 "Measuring the effects of non-identical data distribution for federated visual
 classification", https://arxiv.org/abs/1909.06335, with two examples for every
-client beforehand, as the authors of GradMA, CVPR 2023,
-https://arxiv.org/abs/2302.14307, divide theirs).
+client beforehand, as in GradMA, CVPR 2023, https://arxiv.org/abs/2302.14307).
 """
 
 import re
@@ -23,11 +22,11 @@ from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval
 DEFAULT_NUM_CLIENTS = 100
 FORMS = "iid:N, shards:K[:N] or dirichlet:ALPHA[:N]"
 
-# Far above it, a draw of proportions underflows; at it, they are all but equal.
+# At this concentration, proportions are almost equal; far above it, draws underflow.
 _MAX_CONCENTRATION = 1e6
 _CONCENTRATIONS = Interval(low=0, high=_MAX_CONCENTRATION, low_open=True)
 
-# What every client has at least in a Dirichlet partition.
+# The minimum number of examples of a client in a Dirichlet partition.
 _FIRST_EXAMPLES = 2
 
 
@@ -63,11 +62,11 @@ class Shards:
 
 @attrs.frozen(kw_only=True)
 class Dirichlet:
-    """Every label divided by random proportions, after two examples for everyone.
+    """Every label divided by random proportions, after two examples for every client.
 
     Attributes:
-      concentration: ALPHA, in (0, 1e6]: the smaller, the more uneven; at large
-        values every client has as much of a label as any other.
+      concentration: ALPHA, in (0, 1e6]: the smaller, the more uneven; at large values
+        all clients have nearly the same number of examples of a label.
       num_clients: N, at least 1.
     """
 
@@ -86,7 +85,7 @@ def parse(text: str) -> PartitionSpec:
 
     Args:
       text: "iid:N", "shards:K", "shards:K:N", "dirichlet:ALPHA" or
-        "dirichlet:ALPHA:N"; N is 100 where it is left out.
+        "dirichlet:ALPHA:N"; N is 100 if omitted.
 
     Raises:
       HyperparameterError: If the text has another form, or a number out of range.
@@ -113,7 +112,7 @@ def _num_clients(text: str, numbers: Sequence[str]) -> int:
 
 
 def _count(text: str, symbol: str, number: str) -> int:
-    # Ten digits are more than enough, and Python reads thousands as no integer.
+    # Ten digits are enough, and Python cannot parse integers of thousands of digits.
     digits = re.fullmatch(r"0*([1-9][0-9]{0,9})", number, re.ASCII)
     if digits is None or int(digits[1]) > MAX_INTEGER:
         expected = f"{FORMS} with {symbol} an integer >= 1 and at most {MAX_INTEGER}"
@@ -139,16 +138,16 @@ PartitionOption = Annotated[str, hparam(check=parse)]
 def divide(
     labels: np.ndarray, spec: PartitionSpec, seed: int
 ) -> tuple[np.ndarray, ...]:
-    """Divides examples among clients: every example once, no client without any.
+    """Divides examples among clients; each example is used once, no client is empty.
 
     Args:
       labels: int [n], the examples' labels.
       spec: The rule.
-      seed: Another seed is another division by the same rule.
+      seed: Seed of the division.
 
     Returns:
-      The examples of each client, int64 [m] indices in ascending order; a function
-      of the arguments alone.
+      The examples of each client, int64 [m] indices in ascending order, determined by
+      the arguments.
 
     Raises:
       TaskError: If there are too few examples for the rule.
@@ -201,7 +200,7 @@ def _divide_by_proportions(
     for label in np.unique(labels[rest]):
         members = rest[labels[rest] == label]
         shares = rng.dirichlet(np.full(num_clients, spec.concentration))
-        # Rounded down, the last client would have the examples of all remainders.
+        # Round to nearest: rounding down would give all remainders to the last client.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         for part, taken in zip(parts, np.split(members, ends), strict=True):
             part.append(taken)
@@ -217,9 +216,9 @@ def local_test(
       client_labels: int [m], labels of the client's training examples, m >= 1.
       test_labels: int [n], labels of the undivided test set; every label of the
         client is among them.
-      size: How many to draw, at least 1; there are fewer where the test set has
-        too few examples of a label.
-      seed: Another seed is another draw; one for each client.
+      size: How many to draw, at least 1; fewer are drawn if the test set has too few
+        examples of a label.
+      seed: Seed of the draw, different for each client.
 
     Returns:
       int64 indices into `test_labels`, ascending, each at most once. The number of
@@ -238,7 +237,7 @@ def local_test(
 def _apportion(counts: np.ndarray, size: int) -> np.ndarray:
     """Returns int64 quotas in the proportions of `counts` that add up to `size`.
 
-    The method of largest remainders; of equal remainders the first wins.
+    The method of largest remainders; ties go to the first.
     """
     scaled = counts.astype(np.int64) * size
     quotas, remainders = np.divmod(scaled, counts.sum())
@@ -253,13 +252,13 @@ def local_tests(
     test_labels: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, ...]:
-    """Draws every client's own test set, as `local_test` does.
+    """Draws every client's own test set with `local_test`.
 
     Args:
-      parts: What `divide` returned.
-      train_labels: int [m], what was divided.
+      parts: The result of `divide`.
+      train_labels: int [m], the labels that were divided.
       test_labels: int [n]; every label of `train_labels` is among them.
-      seed: Another seed is another draw for every client.
+      seed: Seed of the draws.
 
     Returns:
       For each client int64 indices into `test_labels`, as many as the test set has

@@ -1,4 +1,4 @@
-"""Federated Shakespeare: the next character in what a role says.
+"""Federated Shakespeare: predicts the next character of a role's lines.
 
 McMahan et al., "Communication-efficient learning of deep networks from
 decentralized data" (https://arxiv.org/abs/1602.05629); 715 roles. Snippets become
@@ -21,8 +21,8 @@ from tff_algos.hyperparameters import hparam, record
 FILE_NAME = "shakespeare.sqlite"
 SEQUENCE_LENGTH = 80
 
-# The characters in the order of their ids, as TFF's baseline has them: its
-# published numbers and saved models hold for this order only.
+# The characters in the order of their ids in TFF's baseline: its published numbers and
+# saved models are valid for this order only.
 CHARACTERS = (
     "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\n"
     "aeimquyAEIMQUY]!%)-159\r"
@@ -65,8 +65,8 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in, and the seed.
 
     Raises:
-      TaskError: If the real data cannot be had, or hold fewer clients than `options`
-        ask for.
+      TaskError: If the real data are unavailable or have too few clients for
+        `options`.
     """
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
@@ -99,12 +99,12 @@ def tokenize(
 ) -> Examples:
     """Returns the sequences of a client's snippets.
 
-    A snippet becomes begin, its characters, end, padded to a multiple of
-    `sequence_length` + 1 and cut into windows of that length; `x` is a window
-    without its last id, `y` without its first.
+    A snippet becomes a begin id, its characters and an end id, padded to a multiple of
+    `sequence_length` + 1 and split into windows of that length. `x` is a window without
+    its last id, `y` without its first.
 
     Args:
-      snippets: Text; bytes outside of `CHARACTERS` become `UNKNOWN`.
+      snippets: Text; bytes that are not in `CHARACTERS` become `UNKNOWN`.
       sequence_length: Length of a sequence.
 
     Returns:
@@ -119,8 +119,8 @@ def tokenize(
     ids[starts] = BEGIN
     ids[starts + lengths - 1] = END
     characters = _ids_of_bytes()[np.frombuffer(b"".join(snippets), np.uint8)]
-    # Where a character goes: its place in the joined text, moved by the padding
-    # and marks of the snippets before it and its own begin mark.
+    # A character's position: its position in the joined text plus the padding and marks
+    # of the snippets before it and its own begin mark.
     moved = starts + 1 - (np.cumsum(lengths - 2) - (lengths - 2))
     ids[np.arange(len(characters)) + np.repeat(moved, lengths - 2)] = characters
     windows = ids.reshape(-1, window)

@@ -1,4 +1,4 @@
-"""Tells a whole SQLite file of a TFF data set from a truncated or corrupt one."""
+"""Verifies that the SQLite file of a TFF dataset is complete and not corrupt."""
 
 import contextlib
 import json
@@ -24,23 +24,23 @@ _REQUIRED = types.MappingProxyType(
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_SIZE = 100
-# What an earlier version of the checks found good is checked again.
+# Files verified by an earlier version of the checks are checked again.
 _CHECKS_VERSION = 2
 
 
 def verify(path: str) -> None:
-    """Checks that a file is a whole SQLite database of federated examples.
+    """Checks that a file is a complete SQLite database of federated examples.
 
-    The size is checked every time. The content is checked once per file: a stamp
-    beside it (`PATH.verified`) remembers the size and modification time; where it
-    cannot be written, the content is checked every time.
+    The size is checked every time. The content is checked once per file: a stamp file
+    (`PATH.verified`) records the size and modification time; if it cannot be written,
+    the content is checked every time.
 
     Args:
       path: The file.
 
     Raises:
-      TaskError: If the file is missing, unreadable, truncated or corrupt, or lacks
-        a table; the message names the file and what to do.
+      TaskError: If the file is missing, unreadable, truncated or corrupt, or lacks a
+        table; the message names the file and the remedy.
     """
     try:
         problem = _find_size_problem(path)
@@ -66,12 +66,12 @@ def verify(path: str) -> None:
 
 
 def find_problem(path: str) -> str | None:
-    """Returns what is wrong with the file, size and content, or None."""
+    """Returns a problem with the file's size or content, or None."""
     return _find_size_problem(path) or _find_content_problem(path)
 
 
 def is_remembered(path: str) -> bool:
-    """Tells whether this very file (size, modification time) was found good."""
+    """Returns whether the file, by size and modification time, was verified before."""
     try:
         with open(stamp_path(path), encoding="utf-8") as file:
             return json.load(file) == _stamp(path)
@@ -80,7 +80,7 @@ def is_remembered(path: str) -> bool:
 
 
 def remember(path: str) -> None:
-    """Writes down that the file is good; does nothing in an unwritable folder."""
+    """Records that the file was verified; does nothing in a read-only folder."""
     try:
         descriptor, partial = tempfile.mkstemp(
             prefix=os.path.basename(path) + ".",
@@ -101,7 +101,7 @@ def remember(path: str) -> None:
 
 
 def stamp_path(path: str) -> str:
-    """Returns the name of the file that remembers that `path` was verified."""
+    """Returns the path of the stamp file of `path`."""
     return path + ".verified"
 
 
@@ -126,14 +126,14 @@ def _find_size_problem(path: str) -> str | None:
     page_size = 65536 if page_size == 1 else page_size
     change_counter, num_pages = struct.unpack(">II", header[24:32])
     (valid_for,) = struct.unpack(">I", header[92:96])
-    # SQLite leaves the page count stale unless these two counters agree.
+    # The page count is valid only if these two counters agree.
     if change_counter == valid_for and size < num_pages * page_size:
         return f"truncated, {size} of {num_pages * page_size} bytes are there"
     return None
 
 
 def _find_content_problem(path: str) -> str | None:
-    # Immutable: takes no lock and needs no writable folder.
+    # Immutable mode needs neither locks nor a writable folder.
     uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro&immutable=1"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -141,7 +141,7 @@ def _find_content_problem(path: str) -> str | None:
             if verdict != "ok":
                 return " ".join(verdict.split())
             return _find_schema_problem(connection) or _find_id_problem(connection)
-    # UnicodeDecodeError: SQLite's message quotes what is damaged.
+    # UnicodeDecodeError: SQLite's message quotes damaged content.
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return messages.one_line(error)
 
@@ -162,7 +162,7 @@ def _find_schema_problem(connection: sqlite3.Connection) -> str | None:
 
 
 def _find_id_problem(connection: sqlite3.Connection) -> str | None:
-    """Tells of ids by which TFF finds no client, or another one's examples."""
+    """Returns a problem with client ids that TFF cannot look up, or None."""
     for table in _REQUIRED:
         (found,) = connection.execute(
             f"SELECT MIN(typeof(client_id)) FROM {table} "
@@ -172,7 +172,7 @@ def _find_id_problem(connection: sqlite3.Connection) -> str | None:
             return f"its table {table} has a client_id that is {found}, not text"
     # Read to the end: an id that is not UTF-8 raises.
     for (client_id,) in connection.execute("SELECT client_id FROM client_metadata"):
-        # TFF puts ids between quotes.
+        # TFF quotes ids in its queries without escaping them.
         if "'" in client_id:
             return f"the client_id {messages.shown(client_id)} has a quote"
     return None

@@ -1,6 +1,6 @@
-"""Federated Stack Overflow: the next word in what a user writes.
+"""Federated Stack Overflow: predicts the next word of a user's posts.
 
-The data set of Reddi et al., "Adaptive federated optimization", ICLR 2021
+The dataset of Reddi et al., "Adaptive federated optimization", ICLR 2021
 (https://arxiv.org/abs/2003.00295): sentences of questions and answers, of 342,477
 users who train and 38,758 others. Sentences become sequences of 20 words out of the
 10,000 most frequent ones as in `tff.simulation.baselines.stackoverflow`.
@@ -28,10 +28,10 @@ SEQUENCE_LENGTH = 20
 PADDING = 0
 NUM_SPECIAL_IDS = 4
 
-# Of the stand-in's users these many train; the others are held out.
+# The number of the stand-in's users that train; the others are held out.
 _NUM_GENERATED_TRAIN = 100
 
-# For a laptop; the paper's rounds have 50 clients.
+# Suitable for a laptop; the paper uses 50 clients per round.
 _SETTINGS = types.MappingProxyType(
     {
         "client_batch_size": 16,
@@ -50,12 +50,12 @@ class StackoverflowOptions(client_examples.Population):
     """The options of `--task=stackoverflow`.
 
     Attributes:
-      num_clients: Draw so many clients, which train; as many evaluate. Unset: all clients
-        that train in TFF's division; those that it holds out evaluate.
+      num_clients: Number of training clients, drawn by the seed, and of evaluation
+        clients. Unset: TFF's training clients train, its held-out clients evaluate.
       model: Architecture: an LSTM layer of 670 units between an embedding and a linear
         layer of 96.
-      vocab_size: Words in the vocabulary, the most frequent ones; fewer make a smaller
-        model.
+      vocab_size: Size of the vocabulary of the most frequent words; smaller values make
+        the model smaller.
     """
 
     num_clients: Annotated[int | None, hparam(low=1)] = None
@@ -68,14 +68,14 @@ class Vocabulary:
     """The ids of words: 0 is padding, words from 1, then the special ids.
 
     Attributes:
-      ids: By word.
+      ids: The ids by word.
     """
 
     ids: Mapping[bytes, int]
 
     @classmethod
     def of(cls, words: Sequence[bytes]) -> "Vocabulary":
-        """Gives ids to `words`, of which none is there twice, in their order."""
+        """Assigns ids to the distinct `words`, in order."""
         return cls(ids={word: number for number, word in enumerate(words, start=1)})
 
     @property
@@ -101,12 +101,12 @@ class Vocabulary:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Clients:
-    """Who there is.
+    """The clients of a source.
 
     Attributes:
-      train: Those that train.
-      held_out: Others.
-      read: Returns the examples of either.
+      train: Clients that train.
+      held_out: Clients that do not train.
+      read: Returns the examples of any client.
     """
 
     train: Sequence[str]
@@ -118,20 +118,20 @@ def load(options: StackoverflowOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` and `y`, int32 [n, 20] each, where `y` is `x` one word later; ids
-    in [0, vocab_size + 4). Words out of the vocabulary and the ends of sentences count
+    in [0, vocab_size + 4). Out-of-vocabulary words and the ends of sentences count
     in the loss, not in the accuracy.
 
-    TFF's users who train are tested on what they wrote later, from 2018 on, which not
-    all of them did. Of those held out, the last fifth of what they wrote is for tests,
-    the rest for personalization.
+    TFF's training users are tested on their sentences from 2018 on, which not all of
+    them have. For held-out users, the last fifth of their sentences is for tests, the
+    rest for personalization.
 
     Args:
       options: Vocabulary and population.
       data_options: Real data or the stand-in, and the seed.
 
     Raises:
-      TaskError: If the real data cannot be had, or hold fewer words or clients than
-        `options` ask for.
+      TaskError: If the real data are unavailable or have too few words or clients for
+        `options`.
     """
     source, notice = _resolve_source(data_options)
     if source == "tff":
@@ -170,13 +170,13 @@ def choose_clients(
     """Returns the clients that train and those that evaluate.
 
     Args:
-      population: How many are drawn; unset, all take part.
-      train_ids: Those that may train.
-      held_out_ids: Others.
-      seed: Decides which are drawn.
+      population: Number of clients to draw; if unset, all clients take part.
+      train_ids: The candidates for training.
+      held_out_ids: The other clients.
+      seed: Seed of the draw.
 
     Raises:
-      TaskError: If there are fewer clients than that takes.
+      TaskError: If there are too few clients.
     """
     size = population.num_clients
     if size is None:
@@ -206,10 +206,10 @@ def choose_clients(
 
 
 def tokenize(sentences: Iterable[bytes], vocabulary: Vocabulary) -> Examples:
-    """Returns the sequences of a client's sentences, one for each.
+    """Returns one sequence for each of a client's sentences.
 
-    A sentence becomes begin, its first 20 words and, if it has fewer, end and padding;
-    `x` is that without its last id, `y` without its first.
+    A sentence becomes a begin id, its first 20 words and, if it has fewer, an end id
+    and padding. `x` is this sequence without its last id, `y` without its first.
 
     Args:
       sentences: Words, separated by single spaces.
@@ -238,7 +238,7 @@ def read_words(path: str, count: int) -> list[bytes]:
       count: Number of words.
 
     Raises:
-      TaskError: If the file cannot be read, is no such file or has fewer words.
+      TaskError: If the file cannot be read, has another format or too few words.
     """
     words: dict[bytes, None] = {}
     try:
@@ -249,7 +249,7 @@ def read_words(path: str, count: int) -> list[bytes]:
                 words[word] = None
                 if len(words) == count:
                     return list(words)
-    # Of a line that is no word and its count.
+    # A line is not a word and its count.
     except ValueError:
         raise TaskError(
             f"{path} has a line that is no word with its count: {line[:60]!r}; replace "
@@ -303,7 +303,7 @@ def _resolve_source(data_options: DataOptions) -> tuple[Source, str | None]:
 
 
 def _word_counts_path(cache_dir: str | None) -> str | None:
-    """Returns where the word counts are: in the folder, or where TFF puts them."""
+    """Returns the path of the word counts, in the folder or where TFF puts them."""
     paths = (
         download.cached_path(os.path.join(*parts, WORD_COUNTS_NAME), cache_dir)
         for parts in ((), ("datasets",))
@@ -312,11 +312,11 @@ def _word_counts_path(cache_dir: str | None) -> str | None:
 
 
 def _download_word_counts(folder: str) -> None:
-    """Has TFF download the file, which it checks by its digest, and unpack it."""
+    """Makes TFF download the file, verify its digest, and unpack it."""
     try:
         os.makedirs(folder, exist_ok=True)
         tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=folder)
-    # Whatever a download, its unpacking or the disk may raise.
+    # A download, its unpacking or the disk may raise any exception.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise TaskError(
@@ -355,7 +355,7 @@ def _real_clients(vocabulary: Vocabulary, cache_dir: str | None) -> _Clients:
 
 
 def _part(examples: Examples, split: Split) -> Examples:
-    """Returns the last fifth for "test" (one example at least), the rest for "train"."""
+    """Returns the last fifth (at least one example) for "test", else the rest."""
     num_test = max(1, round(len(examples[0]) / 5))
     chosen = slice(-num_test, None) if split == "test" else slice(-num_test)
     return tuple(array[chosen].copy() for array in examples)

@@ -1,4 +1,4 @@
-"""What a task is, and how it is asked for: its options, where its data come from."""
+"""Tasks, their options, and the source of their data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -26,26 +26,24 @@ class Task:
 
     Attributes:
       name: The `--task` name.
-      data_source: "tff" for the real data set, "generated" for the stand-in.
+      data_source: "tff" for the real dataset, "generated" for the stand-in.
       train_client_ids: Clients that take part in training, in a fixed order.
-      eval_client_ids: Clients on whose test examples models are evaluated, and
-        that personalize. Where some train as well, their test examples are what
-        is held out.
+      eval_client_ids: Clients that personalize and on whose test examples models are
+        evaluated. If a client also trains, only its test examples are held out.
       examples: `(client_id, split) -> Examples`; raises `KeyError` for an unknown
         client. Cheap to call again: a bounded cache keeps recent clients.
       model: A pure `tff.learning.models.FunctionalModel` whose `input_spec` is
         that of `batch_examples`, and whose metrics are "loss", "accuracy",
         "num_examples" and "num_batches" (for sequences, accuracy is per
         non-padding token).
-      test_examples: The data set's undivided test set, on which the model is
-        evaluated during a run; None where the clients' own test examples, pooled,
-        are the test set.
-      seed: Decides what is drawn from the clients, for example a server's own data.
+      test_examples: The dataset's undivided test set, on which the model is evaluated
+        during a run; None if the clients' pooled test examples are the test set.
+      seed: Seed of random draws from the clients, for example of a server's own data.
       notice: One line that the user must see, or None (for example that the
-        generated stand-in is used, and how to get the real data set).
+        generated stand-in is used, and how to get the real dataset).
       train_labels: `client_id -> int [n]`, the classes of a training client's training
-        examples, without reading the examples; None where labels are no classes of
-        examples, or where that would take as long as reading them.
+        examples, without reading the examples; None if labels are not classes of
+        examples or if it would take as long as reading the examples.
     """
 
     name: str
@@ -65,7 +63,7 @@ class Task:
 
     @property
     def dataset_name(self) -> str:
-        """The name of the data set in outputs; tells the stand-in apart."""
+        """The name of the dataset in outputs, distinct for the stand-in."""
         generated = self.data_source == "generated"
         return f"{self.name}_generated" if generated else self.name
 
@@ -79,21 +77,20 @@ class Task:
 
 
 class TaskError(ValueError):
-    """A task cannot be made as asked; one line for the user."""
+    """A task cannot be created as requested; the message is one line."""
 
 
 @record
 class DataOptions:
-    """Where a task's data come from; the same for every task.
+    """The source of a task's data; the same options for every task.
 
     Attributes:
-      data: "tff" for the real data set (downloaded when it is not cached),
-        "generated" for the stand-in, "auto" for the real one if it is cached,
-        else the stand-in.
-      cache_dir: Folder of the real data sets, TFF's, tensorflow-datasets' or a user's
-        own; None for TFF's own, `~/.tff`.
-      seed: Decides the model's initial weights, which clients a task draws and how
-        arrays are divided among clients; generated data do not depend on it.
+      data: "tff" for the real dataset (downloaded if not cached), "generated" for the
+        stand-in, "auto" for the real dataset if cached, else the stand-in.
+      cache_dir: Folder of the real datasets: TFF's, tensorflow-datasets' or a user's
+        own; None for TFF's default, `~/.tff`.
+      seed: Seed of the model's initial weights, of drawing a task's clients and of
+        dividing arrays among clients; generated data do not depend on it.
     """
 
     data: Annotated[Literal["auto", "tff", "generated"], hparam()] = "auto"
@@ -108,11 +105,11 @@ class TaskEntry:
     Attributes:
       name: The `--task` name.
       summary: One line for lists and help.
-      options: Record (`tff_algos.hyperparameters.record`) of the task's own options, all
+      options: Record (`tff_algos.hyperparameters.record`) of the task's options, all
         with defaults.
       load: `(options, data_options) -> Task`.
-      settings: The task's own defaults of hyperparameters by flag name (for
-        example `client_learning_rate`), from the papers.
+      settings: The task's defaults of hyperparameters by flag name (for example
+        `client_learning_rate`), from the papers.
     """
 
     name: str

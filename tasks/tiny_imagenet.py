@@ -2,7 +2,7 @@
 
 Le and Yang, "Tiny ImageNet visual recognition challenge", 2015: 64 x 64 images of 200
 classes of ImageNet, 100,000 to train on; the 10,000 validation images are the test set,
-since labels of the test images are not published. The model, the 100 clients and their
+because the test labels are not published. The model, the 100 clients and their
 division are those of Luo et al., "GradMA: a gradient-memory-based accelerated federated
 learning with alleviated catastrophic forgetting" (https://arxiv.org/abs/2302.14307).
 """
@@ -38,7 +38,7 @@ ARCHIVE = download.PublishedFile(
 )
 LAYOUT = tiny_imagenet_file.Layout()
 
-# Of red, green and blue in [0, 1], as is customary for ImageNet.
+# The customary statistics of ImageNet's red, green and blue in [0, 1].
 CHANNEL_MEANS = (0.485, 0.456, 0.406)
 CHANNEL_DEVIATIONS = (0.229, 0.224, 0.225)
 
@@ -58,9 +58,9 @@ class TinyImagenetOptions:
 
     Attributes:
       model: Architecture: 19 convolutions of residual units and a dense layer.
-      norm: Normalization, of the models that have it (batch).
+      norm: Normalization, for models that have it (batch).
       partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
-        dirichlet:ALPHA[:N]; N clients, 100 if left out.
+        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["resnet20"], hparam()] = "resnet20"
@@ -72,14 +72,14 @@ class TinyImagenetOptions:
 
 
 def preprocess(images: np.ndarray) -> np.ndarray:
-    """Returns float32, every channel standardised, of the uint8 `images`."""
+    """Returns the uint8 `images` as float32, standardized per channel."""
     return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
-    Examples are `x` float32 [n, 64, 64, 3], scaled to [0, 1] and standardised per
+    Examples are `x` float32 [n, 64, 64, 3], scaled to [0, 1] and standardized per
     channel, and `y` int32 [n] in [0, 200).
 
     Args:
@@ -87,8 +87,8 @@ def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:
       data_options: Real data or the stand-in.
 
     Raises:
-      TaskError: If the real data cannot be had, are not what they should be, or are
-        too few for the partition.
+      TaskError: If the real data are unavailable, invalid, or too few for the
+        partition.
     """
     return array_data.load_task(
         DATA_SET,
@@ -104,7 +104,7 @@ def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:
 
 
 def _read(path: str) -> Arrays:
-    """Decodes the images and leaves them in an npz file, which is read from then on."""
+    """Decodes the images and caches them in an npz file."""
     arrays = tiny_imagenet_file.read(path, LAYOUT)
     npz_path = os.path.join(os.path.dirname(path), f"{DATA_SET.name}.npz")
     try:
@@ -115,7 +115,7 @@ def _read(path: str) -> Arrays:
 
 
 def _write_npz(path: str, arrays: Arrays) -> None:
-    """Writes a file that is whole once it has its name."""
+    """Writes the file atomically."""
     descriptor, partial = tempfile.mkstemp(
         prefix=os.path.basename(path) + ".",
         suffix=".partial",
@@ -126,7 +126,7 @@ def _write_npz(path: str, arrays: Arrays) -> None:
             np.savez(file, **attrs.asdict(arrays))
             file.flush()
             os.fsync(file.fileno())
-        # A temporary file is its owner's alone; a shared cache is for everyone.
+        # Temporary files are private to their owner, but the cache may be shared.
         os.chmod(partial, 0o644)
         os.replace(partial, path)
     finally:

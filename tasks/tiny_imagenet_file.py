@@ -1,4 +1,4 @@
-"""Tiny ImageNet as it is published: JPEG files in folders, or in one zip archive.
+"""Reads Tiny ImageNet as published: JPEG files in folders or in one zip archive.
 
 Below `tiny-imagenet-200/`: `wnids.txt` lists the classes; `train/<class>/images/`
 holds `<class>_0.JPEG` and so on; `val/val_annotations.txt` names the images of
@@ -29,11 +29,11 @@ _ReadMember = Callable[[str], bytes]
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """How much there is of everything.
+    """The sizes of the dataset.
 
     Attributes:
-      num_classes: Lines of `wnids.txt`.
-      images_per_class: Training images of every class.
+      num_classes: Number of lines in `wnids.txt`.
+      images_per_class: Training images per class.
       num_test: Validation images, which are the test set.
     """
 
@@ -43,20 +43,19 @@ class Layout:
 
 
 def read(path: str, layout: Layout) -> Arrays:
-    """Decodes all images; the labels are the classes' places in `wnids.txt`.
+    """Decodes all images; labels are the classes' positions in `wnids.txt`.
 
-    Greyscale images get three equal channels. It takes a minute for the whole data set.
+    Grayscale images get three equal channels. The whole dataset takes a minute.
 
     Args:
-      path: The folder `tiny-imagenet-200`, or the zip archive that holds it.
-      layout: What must be there.
+      path: The folder `tiny-imagenet-200`, or the zip archive that contains it.
+      layout: The expected sizes.
 
     Returns:
       Arrays of images of `IMAGE_SHAPE`.
 
     Raises:
-      TaskError: If a file is missing or broken, or there are more or fewer than there
-        should be.
+      TaskError: If a file is missing or damaged, or the sizes differ from `layout`.
     """
     try:
         with _opened(path) as read_member:
@@ -80,7 +79,7 @@ def read(path: str, layout: Layout) -> Arrays:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_ReadMember]:
-    """Yields `name -> content` of the files below the folder; it raises `Unfit`."""
+    """Yields `name -> content` for files in the folder; the function raises `Unfit`."""
     if os.path.isdir(path):
         yield lambda name: _read_file(path, name)
         return
@@ -141,7 +140,7 @@ def _test_images(
     labels = {name: label for label, name in enumerate(classes)}
     images = {}
     for line in _read_text(read_member, annotations).splitlines():
-        # Name, class, and four numbers that say where in the image it is.
+        # Name, class, and the four numbers of the bounding box.
         columns = line.split("\t")
         if len(columns) < 2 or columns[1] not in labels:
             raise Unfit(f"{annotations} has a line without a class: {line[:60]!r}")

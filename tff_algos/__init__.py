@@ -1,16 +1,25 @@
 """Federated learning algorithms for TensorFlow Federated.
 
 Import this package before TensorFlow Federated: it makes TFF 0.87.0 run on
-today's TensorFlow and Python (`tff_algos.compat`).
+current TensorFlow and Python versions (`tff_algos.compat`).
 
-Every `build_*` returns a `tff.learning.templates.LearningProcess` or, where an
-algorithm has stages, a record of them. Runs, with their data, results and plots, are
-`tff_algos.experiments`, which is imported by itself.
+Every `build_*` returns a `tff.learning.templates.LearningProcess` or, for an
+algorithm with stages, a record of them. Runs, with their data, results and plots, are
+in `tff_algos.experiments`, which this package does not import.
 """
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
-from tff_algos import aggregators, client_works, execution, finalizers, solvers
+from tff_algos import (
+    aggregators,
+    client_works,
+    clients,
+    execution,
+    finalizers,
+    hyperparameters,
+    models,
+    solvers,
+)
 from tff_algos.algorithms.afl import build_agnostic_federated_learning
 from tff_algos.algorithms.centralized import build_centralized
 from tff_algos.algorithms.composition import compose

@@ -1,12 +1,12 @@
-"""Makes TensorFlow Federated 0.87.0 import on today's TensorFlow and Python.
+"""Makes TensorFlow Federated 0.87.0 work with current TensorFlow and Python versions.
 
-TensorFlow Federated (TFF) is built on Keras 2, which is the package `tf-keras`
-since TensorFlow 2.16, and it imports `tensorflow_privacy`, whose estimators
-need the discontinued package `tensorflow_estimator`. Importing this module
-before TensorFlow settles both; `tff_algos/__init__.py` imports it first.
+TensorFlow Federated (TFF) needs Keras 2, which is the package `tf-keras` since
+TensorFlow 2.16, and it imports `tensorflow_privacy`, whose estimators need the
+discontinued package `tensorflow_estimator`. Importing this module before
+TensorFlow fixes both; `tff_algos/__init__.py` imports it first.
 """
 
-# Older Pythons must get as far as the line that says that they are too old.
+# Lets older Python versions reach the error message about their version.
 from __future__ import annotations
 
 import contextlib
@@ -24,20 +24,20 @@ from collections.abc import Iterator
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 TFF_VERSION = "0.87.0"
 
-# Packages that TFF's dependencies import and that nothing in TFF uses.
+# Packages that TFF's dependencies import but TFF does not use.
 _UNUSED_PACKAGES = ("tensorflow_estimator", "tensorflow_privacy.privacy.estimators")
 
 
 class UnsupportedEnvironmentError(ImportError):
-    """The Python or the packages at hand cannot run TFF; says what can."""
+    """The installed Python or packages cannot run TFF; the message says which can."""
 
 
 class _Anything:
-    """Stands for every class of an unused package, so that it can be subclassed."""
+    """Replaces every class of an unused package; can be subclassed."""
 
 
 class _UnusedModule(types.ModuleType):
-    """A module whose every public name is `_Anything`."""
+    """A module in which every public name is `_Anything`."""
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -107,7 +107,7 @@ def _installed_version(distribution: str) -> str | None:
 
 @contextlib.contextmanager
 def _native_stderr_held_back() -> Iterator[None]:
-    """Keeps what C++ writes to standard error, and shows it only on failure."""
+    """Buffers standard error, including C++ output, and shows it only on failure."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held_back, os.fdopen(stderr, "wb") as shown:
@@ -123,9 +123,9 @@ def _native_stderr_held_back() -> Iterator[None]:
 
 
 def _import_tensorflow() -> None:
-    """Imports TensorFlow as quietly as TF_CPP_MIN_LOG_LEVEL asks.
+    """Imports TensorFlow without log output if TF_CPP_MIN_LOG_LEVEL is set.
 
-    TensorFlow 2.21 heeds that variable only once it has been imported.
+    TensorFlow 2.21 itself respects the variable only after the import.
     """
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") != "0"
     with _native_stderr_held_back() if quiet else contextlib.nullcontext():
@@ -136,8 +136,8 @@ def install() -> None:
     """Prepares this process for `import tensorflow_federated`; idempotent.
 
     Raises:
-      UnsupportedEnvironmentError: If Python or TFF has another version than the
-        supported ones, or TensorFlow was already imported with Keras 3.
+      UnsupportedEnvironmentError: If the version of Python or TFF is not supported, or
+        TensorFlow was already imported with Keras 3.
     """
     _check_python(sys.version_info[:2])
     _check_tff(_installed_version("tensorflow-federated"))

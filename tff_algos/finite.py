@@ -1,4 +1,4 @@
-"""What is finite, and zeros in place of what does not count."""
+"""Checks for finite tensors, and zeroing of excluded ones."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ import tensorflow as tf
 
 
 def all_finite(tensors: Any) -> tf.Tensor:
-    """Returns whether no tensor of a structure holds NaN or infinity (bool [])."""
+    """Returns whether no tensor of a structure has NaN or infinity, bool []."""
     return tf.reduce_all(
         [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(tensors)]
     )
 
 
 def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:
-    """Returns `tensors` where `keep` (bool []) holds, else zeros of the same structure."""
+    """Returns `tensors` if `keep` (bool []), else zeros of the same structure."""
 
     def kept(tensor: tf.Tensor) -> tf.Tensor:
         if tensor.dtype.is_floating:
-            # tf.where takes longer: it reads zeros that are made for it.
+            # tf.where takes longer because it needs a tensor of zeros.
             return tf.math.multiply_no_nan(tensor, tf.cast(keep, tensor.dtype))
         return tf.where(keep, tensor, tf.zeros_like(tensor))
 

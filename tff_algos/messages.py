@@ -1,20 +1,20 @@
-"""Text for one-line messages: short and printable, whatever went into it."""
+"""Text for one-line messages: short and printable, whatever the input."""
 
 import re
 from typing import Any
 
 _MAX_VALUE = 80
 _MAX_REASON = 300
-# Python writes out no integer of more than 4,300 digits.
+# Python refuses to convert integers of more than 4,300 digits to strings.
 _MAX_BITS = 14_000
 
 
 def shortened(text: str, limit: int = _MAX_VALUE) -> str:
-    """Returns `text`, or its beginning and its length where it is long.
+    """Returns `text`; if it is long, its beginning and its length.
 
     Args:
-      text: What a user gave; characters that do not print are escaped.
-      limit: The most characters that are kept.
+      text: Text from a user; nonprintable characters are escaped.
+      limit: The largest number of characters to keep.
     """
     kept = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:limit])
     return kept if len(text) <= limit else f"{kept}... ({len(text)} characters)"
@@ -28,11 +28,11 @@ def shown(value: Any) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns why something failed, without the graph that TensorFlow adds."""
+    """Returns an error's message on one line, without TensorFlow's graph details."""
     text = getattr(error, "message", None)
     if isinstance(text, str):
-        # TensorFlow's: its last line before "[[{{node x}}]]", without what stands before
-        # "{{node y}} REASON" or "with iterator: Z: REASON".
+        # Of TensorFlow's message, keep the last line before "[[{{node x}}]]", and of
+        # "... {{node y}} REASON" or "... with iterator: Z: REASON" only REASON.
         text = text.partition("[[")[0].strip().rpartition("\n")[2]
         text = re.sub(r".*(\}\} |with iterator: \S+: )", "", text)
     text = " ".join((text or str(error)).split())

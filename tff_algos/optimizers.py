@@ -1,4 +1,4 @@
-"""TFF's optimizers: by name, and on weights of any floating point type."""
+"""TFF's optimizers by name, for weights of any floating-point dtype."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +27,8 @@ def build_optimizer(
       name: One of "adagrad", "adam", "sgd", "yogi".
       learning_rate: Its learning rate.
       decay: Factor on the learning rate after each period.
-      momentum: Heavy-ball momentum, of "sgd"; 0 is plain SGD, to the bit.
-      decay_period: Steps of a period.
+      momentum: Heavy-ball momentum of "sgd"; 0 is bit-identical to plain SGD.
+      decay_period: Steps per period.
     """
     # TFF's momentum 0.0 would carry an accumulator and round differently.
     kwargs = {"momentum": momentum} if momentum else {}
@@ -46,7 +46,7 @@ def build_heavy_ball(
 ) -> tff.learning.optimizers.Optimizer:
     """Builds heavy-ball SGD, v <- momentum * v + u and w <- w - rate * v.
 
-    Momentum 0 is plain SGD, to the bit.
+    Momentum 0 is bit-identical to plain SGD.
     """
     return build_optimizer("sgd", learning_rate, momentum=momentum)
 
@@ -54,11 +54,11 @@ def build_heavy_ball(
 def in_weights_dtype(
     optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.optimizers.Optimizer:
-    """Returns the optimizer, computing in the type of the weights.
+    """Returns the optimizer, computing in the dtype of the weights.
 
-    TFF keeps hyperparameters as float32 tensors, and its SGD with momentum multiplies
-    them by gradients as they are, which TensorFlow refuses for float64. Its other
-    optimizers cast them; those, and float32 weights, are left to the optimizer itself.
+    TFF stores hyperparameters as float32 tensors. Its SGD with momentum multiplies them
+    by gradients without a cast, which fails for float64. Other optimizers, which cast
+    them, and float32 weights are passed through.
 
     Args:
       optimizer: Any TFF optimizer.
@@ -69,14 +69,14 @@ def in_weights_dtype(
 
 
 def _has_momentum(state: Any) -> bool:
-    """Returns whether a state is, or holds, that of SGD with momentum."""
+    """Returns whether a state is or contains the state of SGD with momentum."""
     if not isinstance(state, Mapping):
         return False
     return "momentum" in state or any(map(_has_momentum, state.values()))
 
 
 class _InWeightsDtype(tff.learning.optimizers.Optimizer):
-    """Casts the floating point state for the time of a step."""
+    """Casts the floating-point state to the weights' dtype during a step."""
 
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer) -> None:
         self._optimizer = optimizer

@@ -1,4 +1,4 @@
-"""What there is to compare: engines, workloads, growth curves."""
+"""The engines, workloads and growth curves to compare."""
 
 import attrs
 
@@ -10,11 +10,11 @@ class Engine:
     """A script that trains workloads.
 
     Attributes:
-      name: In tables.
+      name: The name in tables.
       module: Its module in `benchmarks.engines`.
-      environment: Name of its requirements file; `None`: this Python.
-      arguments: To the script.
-      workloads: Names of the workloads it is for; `None`: all.
+      environment: Name of its requirements file; `None` for this Python.
+      arguments: Arguments of the script.
+      workloads: Names of the supported workloads; `None` for all.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Engine:
     workloads: tuple[str, ...] | None = None
 
     def runs(self, workload: str) -> bool:
-        """Returns whether it is for a workload."""
+        """Returns whether the engine supports a workload."""
         return self.workloads is None or workload in self.workloads
 
 
@@ -54,9 +54,9 @@ ENGINES = (
     Engine("bare_tf", "run_bare_tf"),
 )
 
-# Rates at which training is stable. The CNN's is lower still: its gradients jump
-# where a ReLU or a maximum switches, which multiplies rounding by hundreds each
-# round, and weights could not be compared.
+# Learning rates at which training is stable. The CNN's is even lower: its gradients
+# jump when a ReLU or a maximum switches, which would amplify rounding errors by
+# hundreds in each round and make weights incomparable.
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -84,9 +84,9 @@ def title(workload: Workload) -> str:
 
 
 def tolerance(workload: Workload) -> float:
-    """Returns up to which relative difference changes of the weights agree.
+    """Returns the tolerance of the relative difference between weight changes.
 
-    One example in a wrong batch gives 0.05 in W1.
+    A single example in a wrong batch changes it by 0.05 in W1.
     """
     return 1e-2 if workload.model == "cnn" else 1e-3
 
@@ -96,11 +96,11 @@ class Growth:
     """Workloads that differ in one size only.
 
     Attributes:
-      name: In files.
-      title: What stays the same.
-      label: What grows.
-      sizes: Values of what grows, ascending.
-      workloads: One for each.
+      name: The name in files.
+      title: Description of the constant sizes.
+      label: The name of the varying size.
+      sizes: The values of the varying size, ascending.
+      workloads: One workload for each size.
     """
 
     name: str

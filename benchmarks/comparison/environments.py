@@ -1,4 +1,4 @@
-"""Virtual environments of the engines that are not this project's."""
+"""Virtual environments of other projects' engines."""
 
 import pathlib
 import subprocess
@@ -6,9 +6,9 @@ import sys
 import zlib
 
 _REQUIREMENTS = pathlib.Path(__file__).parents[1] / "requirements"
-_SETUP_SECONDS = 3600  # Gigabytes may come over a slow line.
+_SETUP_SECONDS = 3600  # Long enough for gigabytes over a slow connection.
 
-# Files of an environment's packages, each installed by itself.
+# The requirements files of an environment, installed one by one.
 _FILES = {
     "fedjax": ("fedjax",),
     "flower": ("torch", "pytorch", "flower"),
@@ -19,15 +19,15 @@ _FILES = {
 
 
 class EnvironmentSetupError(Exception):
-    """An environment could not be made; says why in one line."""
+    """An environment could not be created; the message is one line."""
 
 
 def python_of(name: str, root: pathlib.Path) -> pathlib.Path:
-    """Returns the Python of an environment, made first if need be.
+    """Returns the Python of an environment, which is created if necessary.
 
     Args:
-      name: One of `_FILES`.
-      root: Folder that the environment `.venv-bench-<name>` is in.
+      name: A key of `_FILES`.
+      root: The folder of the environment `.venv-bench-<name>`.
 
     Raises:
       EnvironmentSetupError: If a package cannot be installed.
@@ -39,7 +39,7 @@ def python_of(name: str, root: pathlib.Path) -> pathlib.Path:
         print(f"Making {folder.name} (once).", file=sys.stderr, flush=True)
         _run([sys.executable, "-m", "venv", "--clear", folder])
         for file in _requirements(name):
-            # All are pinned with what they need, but for PyTorch: its builds differ.
+            # All are pinned with their dependencies, except PyTorch: its builds differ.
             options = [] if file.stem == "pytorch" else ["--no-deps"]
             _run([python, "-m", "pip", "install", "-q", *options, "-r", file])
         stamp.touch()
@@ -51,7 +51,7 @@ def _requirements(name: str) -> list[pathlib.Path]:
 
 
 def _fingerprint(name: str) -> int:
-    """Returns a number that changes with the requirements and with Python."""
+    """Returns a number that changes with the requirements and the Python version."""
     files = (file.read_bytes() for file in _requirements(name))
     return zlib.crc32(sys.version.encode() + b"".join(files))
 

@@ -1,4 +1,4 @@
-"""What the numbers depend on besides the code."""
+"""Describes the machine that the measurements depend on."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import psutil
 
 
 def describe() -> dict[str, object]:
-    """Returns what the numbers depend on besides the code."""
+    """Returns a description of the machine and the software."""
     return {
         "cores": os.cpu_count(),
         "memory_megabytes": psutil.virtual_memory().total // 2**20,

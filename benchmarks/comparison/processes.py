@@ -1,4 +1,4 @@
-"""Runs an engine in a process of its own and watches its memory."""
+"""Runs an engine in a separate process and monitors its memory."""
 
 import contextlib
 import json
@@ -15,21 +15,21 @@ import psutil
 
 _MEGABYTE = 2**20
 _WATCH_SECONDS = 0.2
-_END_SECONDS = 10.0  # For children to end by themselves after their parent.
+_END_SECONDS = 10.0  # Grace period for children to end after their parent.
 
 
 @attrs.frozen
 class Outcome:
-    """What came of a process.
+    """The outcome of a process.
 
     Attributes:
-      results: As the engine's `recorder` wrote them, one for each workload.
-      error: Why there are none, in one line.
+      results: The results of the engine's `recorder`, one for each workload.
+      error: Why there are no results, in one line.
       peak_megabytes: Largest sum of proportional set sizes, MB (2**20 bytes), of
         the process and its children: shared pages count once.
-      other_cores: Cores that processes other than this one, its children and the
-        benchmark kept busy meanwhile: what is measured beside others is too slow.
-      seconds: From start to end.
+      other_cores: Number of cores kept busy by processes other than this one, its
+        children and the benchmark; they slow down the measured process.
+      seconds: Duration of the process.
     """
 
     results: tuple[dict, ...] = ()
@@ -40,12 +40,12 @@ class Outcome:
 
 
 class _Watch:
-    """Looks again and again at a process and all that descends from it."""
+    """Polls a process and its descendants."""
 
     def __init__(self, pid: int):
         self._root = psutil.Process(pid)
         self._seen = {self._root}
-        self._own_seconds = {}  # CPU time by process, also of those that ended.
+        self._own_seconds = {}  # CPU time by process, including ended ones.
         self._start = time.monotonic()
         self._busy_at_start = _busy_seconds()
         self._benchmark_at_start = _cpu_seconds(psutil.Process())
@@ -64,14 +64,14 @@ class _Watch:
             self._seen |= set(self._root.children(recursive=True))
         total = 0
         for process in self._seen:
-            # Some have ended by now, some are not ours to read.
+            # Processes may have ended or may not be readable.
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
                 self._own_seconds[process] = _cpu_seconds(process)
         self.peak_bytes = max(self.peak_bytes, total)
 
     def end(self) -> None:
-        """Stops looking, and ends what is still there of the processes seen."""
+        """Stops polling and ends the remaining processes."""
         self._stop.set()
         self._thread.join()
         self._look()
@@ -94,7 +94,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 def _busy_seconds() -> float:
-    """Returns the CPU time that all processes together have used."""
+    """Returns the CPU time used by all processes."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system
 
@@ -108,20 +108,20 @@ def run(
     cwd: pathlib.Path,
     gpu: bool = False,
 ) -> Outcome:
-    """Runs an engine to its end; nothing of it is left when this returns.
+    """Runs an engine to its end; none of its processes remain afterwards.
 
     Args:
       command: Program and arguments; `--process_start` and `--result` are added.
-      result: File that the engine writes.
-      log: File for what it prints.
+      result: The file that the engine writes.
+      log: The file for its output.
       timeout: Seconds after which it is killed.
       cwd: Its working directory.
-      gpu: Whether it may see GPUs.
+      gpu: Whether GPUs are visible to it.
     """
     result.unlink(missing_ok=True)
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if not gpu:
-        # The same for all: the CPU.
+        # All engines use the CPU.
         environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     start = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
@@ -167,7 +167,7 @@ def _read(result: pathlib.Path, status: int) -> Outcome:
 
 
 def describe_status(status: int) -> str:
-    """Returns what an exit status without a result means."""
+    """Returns a description of an exit status without a result."""
     if status < 0:
         return f"ended by {signal.Signals(-status).name}"
     return f"ended without a result, exit status {status}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.comparison.summary import Spread, Summary
 
-# Of an engine in every plot; those of one family are shades of one colour.
+# The color of an engine in all plots; engines of one family have shades of one color.
 _COLORS = {
     "tff_native": "tab:red",
     "tff_native_our_model": "lightcoral",
@@ -35,7 +35,7 @@ def _color(engine: str) -> str:
 
 
 def _plain_ticks(axis) -> None:
-    """Writes the powers of ten of a logarithmic axis as numbers: 0.01, 1, 100."""
+    """Labels the powers of ten of a logarithmic axis as numbers: 0.01, 1, 100."""
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
@@ -55,10 +55,10 @@ def _grid(num_panels: int, width: float, height: float):
 def plot_rounds(
     workloads: Mapping[str, Mapping[str, Summary]], path: pathlib.Path
 ) -> None:
-    """Draws seconds per round with spread, a panel for each workload.
+    """Plots seconds per round with their spread, with a panel for each workload.
 
     Args:
-      workloads: By title: by engine, what was measured.
+      workloads: The measurements by engine, by title.
       path: PNG file to write.
     """
     figure, axes = _grid(len(workloads), 6.4, 3.4)
@@ -102,7 +102,7 @@ def plot_rounds(
 def plot_time_to_rounds(
     workloads: Mapping[str, Mapping[str, Summary]], path: pathlib.Path
 ) -> None:
-    """Draws the time from the start of a process to the end of its n-th round."""
+    """Plots the time from the start of a process to the end of its n-th round."""
     figure, axes = _grid(len(workloads), 6.4, 4.2)
     for axis, (title, summaries) in zip(axes, workloads.items(), strict=False):
         for name, own in summaries.items():
@@ -136,11 +136,11 @@ def plot_growth(
     curves: Mapping[str, tuple[str, Mapping[str, Mapping[int, Spread]]]],
     path: pathlib.Path,
 ) -> None:
-    """Draws seconds per round against sizes, a panel for each kind of size.
+    """Plots seconds per round by size, with a panel for each kind of size.
 
     Args:
-      curves: By the panel's title: the label of its sizes, and by engine the
-        spread over rounds at each size.
+      curves: By the panel's title: the label of its sizes, and by engine the spread
+        over rounds for each size.
       path: PNG file to write.
     """
     figure, axes = _panels_in_a_row(len(curves))

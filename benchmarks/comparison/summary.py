@@ -10,7 +10,7 @@ import numpy as np
 
 @attrs.frozen
 class Spread:
-    """A median with the least and the greatest value."""
+    """A median with the minimum and the maximum."""
 
     median: float
     low: float
@@ -22,12 +22,12 @@ class Measurement:
     """One process of an engine on one workload.
 
     Attributes:
-      repetition: Measurements of the same repetition ran one after the other, so
-        a machine that gets slower slows all of them.
-      round_seconds: Of every round; the first one includes building and compiling.
+      repetition: The index of the repetition. Its measurements ran one after the other,
+        so a slowdown of the machine affects all of them.
+      round_seconds: Seconds of every round; the first includes building and compiling.
       start_up_seconds: From the start of the process to the end of round 1.
-      peak_megabytes: Of the process and its children.
-      other_cores: That other processes kept busy meanwhile.
+      peak_megabytes: Peak memory of the process and its children.
+      other_cores: Number of cores kept busy by other processes.
     """
 
     repetition: int
@@ -38,13 +38,13 @@ class Measurement:
 
     @property
     def median_seconds(self) -> float:
-        """Of a round, the first one not counted."""
+        """The median seconds of a round, excluding the first."""
         return statistics.median(self.round_seconds[1:])
 
 
 @attrs.frozen
 class Summary:
-    """All measurements of an engine on a workload; seconds and MB."""
+    """The summary of an engine's measurements on a workload, in seconds and MB."""
 
     seconds_per_round: Spread
     start_up_seconds: float
@@ -64,14 +64,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def seconds_per_round(measurements: Sequence[Measurement]) -> Spread:
-    """Returns the spread over repetitions; of a single one, over its rounds."""
+    """Returns the spread over repetitions or, if there is only one, over its rounds."""
     if len(measurements) == 1:
         return spread(measurements[0].round_seconds[1:])
     return spread([m.median_seconds for m in measurements])
 
 
 def summarize(measurements: Sequence[Measurement]) -> Summary:
-    """Returns medians over repetitions, of memory the maximum."""
+    """Returns medians over repetitions, and the maximum of the memory."""
     return Summary(
         seconds_per_round=seconds_per_round(measurements),
         start_up_seconds=statistics.median(m.start_up_seconds for m in measurements),
@@ -85,10 +85,10 @@ def summarize(measurements: Sequence[Measurement]) -> Summary:
 def speed(
     measurements: Sequence[Measurement], reference: Sequence[Measurement]
 ) -> Spread:
-    """Returns how many times as fast as the reference the first ones are.
+    """Returns how many times as fast as the reference the first measurements are.
 
-    Repetitions are compared pairwise. Of a single pair, the extremes are those of
-    the slowest rounds of one against the fastest of the other.
+    Repetitions are compared pairwise. For a single pair, the extremes compare the
+    slowest rounds of one with the fastest rounds of the other.
     """
     by_repetition = {m.repetition: m.median_seconds for m in reference}
     ratios = [
@@ -105,16 +105,16 @@ def speed(
 def break_even_rounds(
     start_up: float, seconds: float, other_start_up: float, other_seconds: float
 ) -> float:
-    """Returns from which round on the first engine is ahead of the other for good.
+    """Returns the round from which on the first engine stays ahead of the other.
 
     Args:
-      start_up: From its start to the end of its first round.
-      seconds: Of each later round.
-      other_start_up: The same of the other engine.
-      other_seconds: The same of the other engine.
+      start_up: Seconds from its start to the end of its first round.
+      seconds: Seconds of each later round.
+      other_start_up: `start_up` of the other engine.
+      other_seconds: `seconds` of the other engine.
 
     Returns:
-      A whole number of at least 1; infinite if it falls ever further behind.
+      An integer of at least 1; infinity if the first engine never gets ahead for good.
     """
     gap = start_up - other_start_up
     if gap <= 0 and seconds <= other_seconds:
@@ -139,8 +139,8 @@ def relative_difference(
 ) -> float:
     """Returns |w - r| / |r - i|, Euclidean norms over all weights.
 
-    Of the change that training made, not of the weights: those would agree even
-    if nothing had been learned.
+    It compares the changes by training, not the weights, which would agree even if
+    nothing had been learned.
 
     Raises:
       ValueError: If the shapes differ.
@@ -165,13 +165,13 @@ def next_to_repeat(
 ) -> str | None:
     """Returns the workload to repeat next, `None` if there is no time for any.
 
-    The one with the fewest repetitions, of those the shortest.
+    This is the workload with the fewest repetitions (ties: the shortest).
 
     Args:
-      seconds_of: What one repetition of each workload took.
-      done: How many there were.
+      seconds_of: Duration of one repetition of each workload.
+      done: Number of repetitions of each workload so far.
       budget: Seconds left.
-      max_repetitions: Per workload.
+      max_repetitions: Limit per workload.
     """
     fitting = [
         name

@@ -1,4 +1,4 @@
-"""The benchmark's tables, in Markdown that reads well on a terminal too."""
+"""The benchmark's tables, in Markdown that is also readable on a terminal."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ import attrs
 from benchmarks.comparison import summary
 from benchmarks.comparison.summary import Measurement, Spread, Summary
 
-# More than what the system does by itself, in cores.
+# In cores; more than the system's own activity.
 _DISTURBING_CORES = 0.3
 
 _HEADER = (
@@ -38,18 +38,18 @@ and the relative difference."""
 
 @attrs.frozen(kw_only=True)
 class WorkloadResults:
-    """All about one workload.
+    """The results of one workload.
 
     Attributes:
-      title: Above the table.
-      measurements: By engine, in the order of the rows; only those that ran.
+      title: The title of the table.
+      measurements: By engine, in the order of the rows; only engines that ran.
       errors: By engine: why it did not run.
-      differences: By engine: the relative difference of its change of the weights
-        to that of the one that is not in here.
-      tolerance: Up to which difference engines agree.
-      reference: The engine that ratios and weights are compared to first.
-      ours: The engine that break-evens are about.
-      peers: Engines out of which the best is taken for the other ratio.
+      differences: By engine: the relative difference of its weight change from the
+        reference's; without the reference itself.
+      tolerance: The largest difference at which engines agree.
+      reference: The engine for the first ratio and for comparing weights.
+      ours: The engine whose break-even rounds are shown.
+      peers: Engines whose fastest one is used for the other ratio.
     """
 
     title: str
@@ -63,7 +63,7 @@ class WorkloadResults:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table with aligned columns: the first left, others right."""
+    """Returns a Markdown table; the first column is left-aligned, others right."""
     widths = [
         max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)
     ]
@@ -78,7 +78,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Returns three significant digits or more, never in exponential notation."""
+    """Returns at least three significant digits, without exponential notation."""
     if not math.isfinite(value):
         return str(value)
     if value == 0:
@@ -94,7 +94,7 @@ def format_spread(value: Spread) -> str:
 
 
 def workload_table(results: WorkloadResults) -> str:
-    """Returns the table of a workload, a row for each engine."""
+    """Returns the table of a workload, with a row for each engine."""
     summaries = {
         name: summary.summarize(measurements)
         for name, measurements in results.measurements.items()
@@ -140,7 +140,7 @@ def _speed(
 
 
 def _ahead(name: str, ours: str, summaries: Mapping[str, Summary]) -> str:
-    """Returns in which rounds our engine, started together with `name`, leads it."""
+    """Returns the rounds in which our engine leads `name`, if both start together."""
     if ours not in summaries or name == ours:
         return ""
     own, other = (
@@ -153,7 +153,7 @@ def _ahead(name: str, ours: str, summaries: Mapping[str, Summary]) -> str:
 
 
 def describe_lead(ahead_from: float, behind_from: float) -> str:
-    """Returns in words what two break-evens, of either engine, say of the first."""
+    """Returns a description of two break-even rounds from the first engine's view."""
     if math.isfinite(ahead_from):
         return f"from round {ahead_from:.0f}"
     if behind_from > 1:
@@ -162,21 +162,21 @@ def describe_lead(ahead_from: float, behind_from: float) -> str:
 
 
 def describe_agreement(difference: float | None, tolerance: float) -> str:
-    """Returns whether the trained weights are the reference's.
+    """Returns whether the trained weights agree with the reference's.
 
     Args:
-      difference: Relative, of the change; `None` for the reference itself.
-      tolerance: Up to which they agree.
+      difference: Relative difference of the change; `None` for the reference itself.
+      tolerance: The largest difference at which they agree.
     """
     if difference is None:
         return "reference"
-    # Not `>`, which a difference that is no number would pass.
+    # Not `>`, which would be false for NaN.
     verdict = "agrees" if difference <= tolerance else "DIFFERS"
     return f"{verdict} ({difference:.0e})"
 
 
 def describe_disturbance(all_results: Sequence[WorkloadResults]) -> str:
-    """Returns how busy the machine was with something else, and what follows."""
+    """Returns a line about other programs' load, with a warning if it was high."""
     cores = [
         measurement.other_cores
         for results in all_results
@@ -195,10 +195,10 @@ def describe_disturbance(all_results: Sequence[WorkloadResults]) -> str:
 
 
 def growth_table(label: str, curves: Mapping[str, Mapping[int, Spread]]) -> str:
-    """Returns seconds per round by size, a row for each size.
+    """Returns a table of seconds per round, with a row for each size.
 
     Args:
-      label: What the sizes are.
+      label: The name of the size.
       curves: By engine: the spread over rounds for each size.
     """
     sizes = sorted({size for curve in curves.values() for size in curve})

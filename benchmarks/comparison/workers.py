@@ -1,4 +1,4 @@
-"""What is measured in a process of its own, and asked in turns with others."""
+"""Worker processes for measurements that alternate between several processes."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from typing import Any
 
 
 class Worker:
-    """A function in a process of its own, at the other end of a connection."""
+    """A function that runs in its own process, at the other end of a connection."""
 
     def __init__(self, serve: Callable[..., None], *arguments: Any):
         """Starts the process.
 
         Args:
-          serve: Is called with a `multiprocessing.connection.Connection` and
-            `arguments`; sends one thing first, then answers what it receives.
-          *arguments: Can be pickled.
+          serve: Called with a `multiprocessing.connection.Connection` and `arguments`;
+            sends one message first, then answers requests.
+          *arguments: Picklable arguments.
         """
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -22,10 +22,10 @@ class Worker:
             target=serve, args=(theirs, *arguments), daemon=True
         )
         self._process.start()
-        theirs.close()  # So that its end is seen when the process dies.
+        theirs.close()  # So that the process's death closes the connection.
 
     def receive(self) -> Any:
-        """Returns what the process sends next; None if it died."""
+        """Returns the next message of the process; None if it died."""
         try:
             return self._connection.recv()
         except (EOFError, ConnectionError):

@@ -1,4 +1,4 @@
-"""What Flower's actors run: a module of its own, which they import once."""
+"""The client code of Flower's actors, a separate module that they import once."""
 
 import functools
 

@@ -1,8 +1,8 @@
 """The protocol between the benchmark and an engine, on the engine's side.
 
-An engine is a script that trains the workloads of its `--inputs`, one after
-another, and tells a `Recorder` when a round is done. Standard library and NumPy
-only: every engine's environment imports this.
+An engine is a script that trains the workloads of its `--inputs`, one after another,
+and reports the end of each round to a `Recorder`. This module uses only the standard
+library and NumPy, because every engine's environment imports it.
 """
 
 import argparse
@@ -19,28 +19,28 @@ import numpy as np
 
 from benchmarks.engines import workloads
 
-# The weights are compared after this many rounds: after one, the first round's
-# state would not have been used yet.
+# The weights are compared after this many rounds: the second round tests that the
+# state of the first is used.
 CHECKED_ROUNDS = 2
 
-# One point of a growth curve has up to this many times the work of the one before.
+# One point of a growth curve takes up to this many times the work of the previous one.
 _GROWTH = 3.5
 
 
 class NotAvailableError(Exception):
-    """The engine cannot run here; says why in one line."""
+    """The engine cannot run here; the message is one line."""
 
 
 @dataclasses.dataclass
 class Recorder:
-    """Times rounds and decides when there were enough of them.
+    """Times rounds and decides when to stop.
 
     Attributes:
-      seconds: Stop after this much time of rounds, the first not counted.
-      max_rounds: And after so many rounds in any case.
-      weights_path: Where to keep the weights after `CHECKED_ROUNDS`; `None`: not.
-      process_start: When this process was started, by `time.monotonic()`.
-      round_seconds: What each round took; the first includes the building.
+      seconds: Stop after this time of rounds, excluding the first.
+      max_rounds: The largest number of rounds.
+      weights_path: The file for the weights after `CHECKED_ROUNDS`, or `None`.
+      process_start: The start time of this process, by `time.monotonic()`.
+      round_seconds: Seconds of each round; the first includes building.
       start_up_seconds: From the start of the process to the end of round 1.
     """
 
@@ -53,7 +53,7 @@ class Recorder:
     _round_start: float | None = None
 
     def start(self) -> None:
-        """Starts the clock: imports are done, data are loaded, nothing is built."""
+        """Starts the clock, after imports and loading data but before building."""
         self._round_start = time.monotonic()
 
     def finish_round(
@@ -62,11 +62,11 @@ class Recorder:
         """Stops the clock for a round and starts the next one.
 
         Args:
-          get_weights: Gives the server's weights in Keras' order and layout;
-            called seldom and not timed.
+          get_weights: Returns the server's weights in Keras' order and layout; called
+            rarely and not timed.
 
         Returns:
-          Whether there shall be another round.
+          Whether to run another round.
         """
         now = time.monotonic()
         self.round_seconds.append(now - self._round_start)
@@ -84,7 +84,7 @@ class Recorder:
         return another
 
     def result(self, workload: workloads.Workload) -> dict:
-        """Returns what the benchmark reads about this workload."""
+        """Returns the results of this workload for the benchmark."""
         return {
             "workload": workload.name,
             "start_up_seconds": self.start_up_seconds,
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--limit_seconds",
         type=float,
         default=float("inf"),
-        help="begin no workload that would probably end later than that",
+        help="start no workload that would probably end later than that",
     )
     parser.add_argument(
         "--process_start",

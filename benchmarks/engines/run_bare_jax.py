@@ -22,7 +22,7 @@ def _build_local_training(workload: workloads.Workload) -> Callable:
         ]
         return stepped, None
 
-    # XLA runs convolutions inside of a loop with one thread only.
+    # XLA runs convolutions inside a loop on only one thread.
     unroll = workload.model == "cnn"
 
     def train(weights, x, y):
@@ -44,7 +44,7 @@ def _build_round(inputs: workloads.Inputs) -> Callable[[list], list]:
 
         return functools.partial(train_all, x=x, y=y)
 
-    # Batching the clients of the other models is slower on a CPU.
+    # For the other models, batching the clients is slower on a CPU.
     train_one = jax.jit(train)
     clients = list(zip(x, y, strict=True))
 

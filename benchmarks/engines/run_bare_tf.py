@@ -1,8 +1,8 @@
-"""FedAvg written by hand in TensorFlow: the floor of our own runtime.
+"""FedAvg written by hand in TensorFlow: a lower bound for our own runtime.
 
-Dense models train for all clients at once; the others client by client, in one
-function. No data sets, no metrics, no federated types. (The models come from this
-project, whose import brings TFF along: the start-up is not that of TensorFlow.)
+Dense models train for all clients at once; the others train client by client, in one
+function, without datasets, metrics or federated types. (The models come from this
+project, whose import includes TFF, so the start-up time is not TensorFlow's.)
 """
 
 import argparse
@@ -32,7 +32,7 @@ def _build_batched_round(inputs: workloads.Inputs) -> _Round:
                 hidden_kernel, hidden_bias = hidden
                 x = tf.nn.relu(tf.matmul(x, hidden_kernel) + hidden_bias[:, None])
             logits = tf.matmul(x, kernel) + bias[:, None]
-            # A sum over clients of each client's mean.
+            # The sum over clients of each client's mean loss.
             loss = tf_models.mean_loss(logits, y) * workload.num_clients
         return _sgd(weights, tape.gradient(loss, weights), workload.learning_rate)
 
@@ -50,7 +50,7 @@ def _build_batched_round(inputs: workloads.Inputs) -> _Round:
 
 
 def _build_round(inputs: workloads.Inputs) -> _Round:
-    """Returns a round that trains client after client."""
+    """Returns a round that trains clients one by one."""
     workload = inputs.workload
     logits = tf_models.logits_fn(workload)
     x, y = (tf.constant(values) for values in inputs.batches())
@@ -69,8 +69,7 @@ def _build_round(inputs: workloads.Inputs) -> _Round:
 
     @tf.function
     def train_round(weights, x, y):
-        # Calls that don't depend on each other: TensorFlow runs as many of them
-        # at a time as it has threads.
+        # The calls are independent, so TensorFlow runs them in parallel threads.
         trained = [train(weights, x[n], y[n]) for n in range(workload.num_clients)]
         return [
             tf.add_n(list(same)) / workload.num_clients
@@ -95,7 +94,7 @@ def run(
     another = True
     while another:
         weights = train_round(weights)
-        values = [w.numpy() for w in weights]  # Waits for them.
+        values = [w.numpy() for w in weights]  # Waits for the computation.
         another = record.finish_round(functools.partial(list, values))
 
 

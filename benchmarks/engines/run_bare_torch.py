@@ -1,7 +1,7 @@
 """FedAvg written by hand in PyTorch.
 
-One client after another, a step with as little around it as PyTorch allows;
-dense models train for all clients at once, with batched matrix products.
+Clients train one by one, with as little overhead as PyTorch allows; dense models train
+for all clients at once, with batched matrix products.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from benchmarks.engines import recorder, torch_models, workloads
 
 
 class _OneByOne:
-    """Trains client after client in one module."""
+    """Trains clients one by one in one module."""
 
     def __init__(self, inputs: workloads.Inputs):
         self._learning_rate = inputs.workload.learning_rate
@@ -69,7 +69,7 @@ class _AllAtOnce:
         if hidden:
             x = functional.relu(torch.baddbmm(hidden[1].unsqueeze(1), x, hidden[0]))
         logits = torch.baddbmm(bias.unsqueeze(1), x, kernel)
-        # A sum over clients of each client's mean.
+        # The sum over clients of each client's mean loss.
         loss = functional.cross_entropy(
             logits.flatten(0, 1), y.flatten(), reduction="sum"
         )

@@ -1,4 +1,4 @@
-"""FedJAX's federated averaging, with the backend that it chooses for one CPU: jit."""
+"""FedJAX's federated averaging, with its default backend for one CPU: jit."""
 
 import argparse
 import functools
@@ -24,7 +24,7 @@ def _build_model(workload: workloads.Workload) -> fedjax.Model:
 
 
 def _build_clients(inputs: workloads.Inputs) -> list[tuple]:
-    """Returns (id, data set, random key) of every client."""
+    """Returns (id, dataset, random key) of every client."""
     return [
         (
             str(client).encode(),

@@ -5,7 +5,7 @@ import functools
 import os
 import tempfile
 
-# Before Flower and Ray are imported; neither is to report its use to anyone.
+# Disables telemetry; must precede the imports of Flower and Ray.
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
@@ -22,7 +22,7 @@ def _build_server_app(inputs: workloads.Inputs, record: recorder.Recorder) -> Se
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        del context  # Everything is in `inputs`.
+        del context  # `inputs` has all information.
         module = torch_models.build(inputs.workload)
         torch_models.load_weights(module, inputs.weights)
         num_clients = inputs.workload.num_clients

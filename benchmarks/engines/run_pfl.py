@@ -20,12 +20,12 @@ from torch import nn
 
 from benchmarks.engines import recorder, torch_models, workloads
 
-# The recorder ends the training; no evaluation after the first round.
+# The recorder ends the training; there is no evaluation after the first round.
 _NEVER = 2**31
 
 
 class _Module(nn.Module):
-    """A module with the two methods that pfl wants."""
+    """A module with the two methods that pfl requires."""
 
     def __init__(self, inputs: workloads.Inputs):
         super().__init__()
@@ -36,12 +36,12 @@ class _Module(nn.Module):
         return torch_models.mean_loss(self.module, x, y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict:
-        del x, y  # None.
+        del x, y  # There are no metrics.
         return {}
 
 
 class _Record(TrainingProcessCallback):
-    """Tells the recorder about every round; stops when it says so."""
+    """Reports every round to the recorder and stops when it decides so."""
 
     def __init__(self, record: recorder.Recorder, module: nn.Module):
         self._record = record

@@ -1,6 +1,7 @@
 """TFF's build_weighted_fed_avg, on TFF's own runtime or in this process.
 
-Clients are `tf.data` data sets, made once. The same process in both runtimes.
+Clients are `tf.data` datasets, created once. Both runtimes run the same learning
+process.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def _runtime(name: str):
-    """Installs the runtime, and ends it afterwards."""
+    """Installs the runtime and closes it afterwards."""
     if name == "native":
         with execution.native_context():
             yield
@@ -44,7 +45,7 @@ def _runtime(name: str):
     try:
         yield
     finally:
-        # A runtime in this process may have nothing to end.
+        # A runtime in this process may have nothing to close.
         getattr(context, "close", lambda: None)()
 
 

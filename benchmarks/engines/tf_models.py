@@ -70,7 +70,7 @@ def functional_model(inputs: workloads.Inputs) -> tff.learning.models.Functional
 
     @tf.function
     def predict_on_batch(model_weights, x, training):
-        del training  # The same in both.
+        del training  # The models have no dropout.
         return logits(model_weights[0], x)
 
     classification = metrics.Classification()
@@ -87,7 +87,7 @@ def functional_model(inputs: workloads.Inputs) -> tff.learning.models.Functional
 
 
 def keras_lstm() -> tf.keras.Model:
-    """Returns the LSTM model as one writes it with Keras, other weights."""
+    """Returns the LSTM model written with Keras, with different initial weights."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Embedding(

@@ -1,4 +1,4 @@
-"""The workloads' models as PyTorch modules, and the way to Keras' layout and back."""
+"""The workloads' models as PyTorch modules, with conversions of Keras' layout."""
 
 from collections.abc import Sequence
 
@@ -54,8 +54,8 @@ class _Lstm(nn.Module):
             batch_first=True,
         )
         self.output = nn.Linear(workloads.UNITS, workloads.VOCAB_SIZE)
-        # PyTorch has two biases, which are added up. Trained both, the sum would
-        # take steps twice as long as the one bias of the other engines.
+        # PyTorch adds two biases. If both were trained, their sum would take steps
+        # twice as long as the single bias of the other engines.
         for layer in range(workloads.NUM_LSTM_LAYERS):
             second_bias = getattr(self.lstm, f"bias_hh_l{layer}")
             nn.init.zeros_(second_bias)
@@ -77,7 +77,7 @@ def build(workload: workloads.Workload) -> nn.Module:
 def tensors(
     workload: workloads.Workload, x: np.ndarray, y: np.ndarray
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns examples as the modules take them: images are `[n, 1, 28, 28]`."""
+    """Returns examples as inputs of the modules: images are `[n, 1, 28, 28]`."""
     if workload.model == "cnn":
         x = np.moveaxis(x, -1, -3)
     if workload.model == "lstm":
@@ -98,7 +98,7 @@ def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def load_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
-    """Sets the parameters to weights of Keras' order and layout."""
+    """Sets the parameters to weights in Keras' order and layout."""
     values = _exchange(weights, _from_keras)
     with torch.no_grad():
         for parameter, value in zip(trained_parameters(module), values, strict=True):
@@ -106,14 +106,14 @@ def load_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
 
 
 def get_weights(module: nn.Module) -> list[np.ndarray]:
-    """Returns the parameters as weights of Keras' order and layout."""
+    """Returns the parameters as weights in Keras' order and layout."""
     parameters = [p.detach().numpy() for p in trained_parameters(module)]
     return _exchange(parameters, _to_keras)
 
 
 def _exchange(values, convert) -> list[np.ndarray]:
-    # An embedding, which only the LSTM model has, is the same in both; gates are
-    # in the same order as well (PyTorch calls the candidate g).
+    # The embedding, which only the LSTM model has, and the order of the gates are the
+    # same in both (PyTorch calls the candidate g).
     is_embedding = values[0].shape == (workloads.VOCAB_SIZE, workloads.EMBEDDING_SIZE)
     first = [values[0]] if is_embedding else []
     return [*first, *(convert(value) for value in values[len(first) :])]
@@ -123,7 +123,7 @@ def _from_keras(weight: np.ndarray) -> np.ndarray:
     if weight.ndim == 4:
         return weight.transpose(3, 2, 0, 1)
     if weight.shape[0] == _NUM_FILTERS[1] * _POOLED_SIZE**2:
-        # Flattened images: channels last there, channels first here.
+        # Flattened images: channels last in Keras, channels first in PyTorch.
         image = weight.reshape(_POOLED_SIZE, _POOLED_SIZE, _NUM_FILTERS[1], -1)
         return image.transpose(3, 2, 0, 1).reshape(weight.shape[1], -1)
     return weight.T

@@ -1,6 +1,7 @@
-"""What the engines train: models, sizes, clients' data, and files of them.
+"""The engines' workloads: models, sizes, clients' data, and their files.
 
-NumPy and the standard library only: every engine's environment imports this.
+This module uses only the standard library and NumPy, because every engine's environment
+imports it.
 """
 
 import dataclasses
@@ -13,14 +14,14 @@ import numpy as np
 
 ModelId = Literal["cnn", "lstm", "dense"]
 
-NUM_FEATURES = 784  # of the dense model: pixels of an EMNIST image
-NUM_DIGITS = 10  # its classes
+NUM_FEATURES = 784  # Features of the dense model: pixels of an EMNIST image.
+NUM_DIGITS = 10  # Classes of the dense model.
 IMAGE_SHAPE = (28, 28, 1)
 NUM_IMAGE_CLASSES = 62
-VOCAB_SIZE = 90  # characters; id 0 is padding, which the data doesn't contain
+VOCAB_SIZE = 90  # Characters; the data do not contain id 0, padding.
 SEQUENCE_LENGTH = 80
 EMBEDDING_SIZE = 8
-UNITS = 256  # of each LSTM layer
+UNITS = 256  # Units of each LSTM layer.
 NUM_LSTM_LAYERS = 2
 
 
@@ -29,16 +30,16 @@ class Workload:
     """One round of Federated Averaging: one epoch of plain SGD at every client.
 
     Attributes:
-      name: As the tables call it.
+      name: The name in tables.
       model: "cnn" (two 3 x 3 convolutions, dense 128, 1,206,590 weights), "lstm"
         (embedding, two LSTM layers of 256, 820,522 weights) or "dense" (784
         features, `hidden_units`, 10 classes).
-      num_clients: Clients of every round, the same ones.
+      num_clients: Number of clients, the same in every round.
       examples_per_client: A multiple of `batch_size`.
       batch_size: Examples per local step.
-      learning_rate: Of the clients' steps; the server's is 1.
-      hidden_units: Of the dense model's hidden layer; 0: none, which is logistic
-        regression.
+      learning_rate: The clients' learning rate; the server's is 1.
+      hidden_units: Units of the dense model's hidden layer; 0 for no hidden layer,
+        which is logistic regression.
     """
 
     name: str
@@ -94,10 +95,10 @@ def _lstm_shapes() -> tuple[tuple[int, ...], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """A workload with the values that every engine starts from.
+    """A workload with its data and initial weights.
 
     Attributes:
-      workload: What to train.
+      workload: The workload.
       x: `[clients, examples, ...]`: float32 images `[28, 28, 1]`, float32
         features `[784]` or int32 characters `[80]`.
       y: int32 labels `[clients, examples]`, or `[clients, examples, 80]`.
@@ -132,7 +133,7 @@ class Inputs:
 
 
 def load(path: str | os.PathLike[str]) -> Inputs:
-    """Returns what `Inputs.save` wrote."""
+    """Returns the inputs that `Inputs.save` wrote."""
     with np.load(path) as file:
         names = sorted(name for name in file.files if name.startswith("weight_"))
         return Inputs(
@@ -144,7 +145,7 @@ def load(path: str | os.PathLike[str]) -> Inputs:
 
 
 def generate(workload: Workload, seed: int) -> Inputs:
-    """Returns random data and initial weights, a function of the arguments."""
+    """Returns random data and initial weights, determined by the arguments."""
     rng = np.random.default_rng(seed)
     shape = (workload.num_clients, workload.examples_per_client)
     if workload.model == "lstm":

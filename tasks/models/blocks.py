@@ -1,7 +1,7 @@
 """Layers as blocks: pure functions together with their initial weights.
 
-Initial kernels are Glorot uniform, biases zero. Blocks of one model take their weights
-from one generator in the order in which they are made, so that a seed decides them.
+Initial kernels are Glorot uniform, biases zero. Blocks of one model draw their weights
+from one generator in the order of their creation, so the seed determines them.
 """
 
 import functools
@@ -16,8 +16,8 @@ from tff_algos.models.block_model import Block, chain, layer
 
 Norm = Literal["batch", "group", "none"]
 
-# As Reddi et al., "Adaptive federated optimization", ICLR 2021
-# (https://arxiv.org/abs/2003.00295), have it where they replace batch normalisation.
+# As in Reddi et al., "Adaptive federated optimization", ICLR 2021
+# (https://arxiv.org/abs/2003.00295), in place of batch normalization.
 NUM_GROUPS = 2
 
 FLATTEN = layer(layers.flatten)
@@ -55,16 +55,16 @@ def conv2d_3x3(
 def dropout(
     rate: float, salt: int, function: Callable[..., tf.Tensor] = layers.dropout
 ) -> Block:
-    """Returns dropout where the mode has a seed.
+    """Returns dropout, which is active if the mode has a seed.
 
     Args:
-      rate: In [0, 1).
-      salt: Tells apart the dropout layers of one model.
+      rate: The dropout rate, in [0, 1).
+      salt: A number that distinguishes the dropout layers of one model.
       function: `layers.dropout` or `layers.spatial_dropout`.
     """
 
     def apply(trainable, non_trainable, x, mode):
-        del trainable, non_trainable  # It has none.
+        del trainable, non_trainable  # Dropout has no weights.
         if mode.dropout_seed is None:
             return x, ()
         return function(x, rate, mode.dropout_seed, salt), ()
@@ -73,12 +73,12 @@ def dropout(
 
 
 def norm_layer(norm: Norm, channels: int) -> Block:
-    """Returns a normalisation of `[n, ..., channels]`.
+    """Returns a normalization of `[n, ..., channels]`.
 
     Args:
       norm: "batch"; "group" for two groups of channels, with the same trainable weights
-        and no others; "none" for the identity.
-      channels: Their number; even.
+        and no non-trainable ones; "none" for the identity.
+      channels: The number of channels; even.
     """
     ones, zeros = np.ones(channels, np.float32), initializers.zeros(channels)
     match norm:

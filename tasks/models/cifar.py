@@ -1,13 +1,13 @@
-"""Classifiers of 32 x 32 colour images, giving logits.
+"""Classifiers of 32 x 32 color images that return logits.
 
 `cnn` is the model of Yao et al., "Federated learning with unbiased gradient
 aggregation and controllable meta updating" (https://arxiv.org/abs/1910.08234):
 that of McMahan et al. (https://arxiv.org/abs/1602.05629) with dropout and without
-response normalisation. Where the paper is silent, images are whole, convolutions
-keep their size and half of the hidden units are dropped.
+response normalization. Details that the paper does not report: images are not cropped,
+convolutions keep the size, and half of the hidden units are dropped.
 
 `cnn_lrn` is the model of Hu et al., "Federated learning meets multi-objective
-optimization" (https://arxiv.org/abs/2006.11489): with response normalisation, as
+optimization" (https://arxiv.org/abs/2006.11489): with response normalization, as
 PyTorch defines it, without dropout and padding.
 """
 
@@ -28,14 +28,14 @@ _DROPOUT_RATE = 0.5
 
 
 def build_cifar_model(model_id: ModelId, num_classes: int, seed: int) -> BlockModel:
-    """Returns a classifier of 32 x 32 colour images.
+    """Returns a classifier of 32 x 32 color images.
 
     Args:
       model_id: "cnn" (two 5 x 5 convolutions of 64 filters, each before a 3 x 3
         max pooling with stride 2, dense 384 and 192 with dropout; 1,756,426
         weights for 10 classes).
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights: Glorot uniform kernels, zero biases.
+      seed: Seed of the initial weights: Glorot uniform kernels, zero biases.
 
     Returns:
       A model with `x` float32 `[None, 32, 32, 3]`, `y` int32 `[None]`, logits
@@ -73,7 +73,7 @@ def _cnn(rng: np.random.Generator, num_classes: int) -> list[Block]:
 
 
 def _max_pool2d(x: tf.Tensor) -> tf.Tensor:
-    """Returns the maxima of overlapping 3 x 3 windows, every second one."""
+    """Returns 3 x 3 max pooling with stride 2."""
     return tf.nn.max_pool2d(x, ksize=3, strides=2, padding="SAME")
 
 
@@ -93,20 +93,20 @@ def pairwise_response_normalisation(
 ) -> tf.Tensor:
     """Divides every channel by a power of its own energy and the previous channel's.
 
-    Local response normalisation (Krizhevsky et al., "ImageNet classification with
-    deep convolutional neural networks", NIPS 2012) over windows of two channels, by
-    PyTorch's conventions, which are the defaults: the window reaches back, and alpha
-    is divided by its size. `tf.nn.local_response_normalization` has odd windows only.
+    Local response normalization (Krizhevsky et al., "ImageNet classification with
+    deep convolutional neural networks", NIPS 2012) over windows of two channels, with
+    PyTorch's conventions and defaults: the window ends at the channel, and alpha is
+    divided by its size. `tf.nn.local_response_normalization` supports only odd windows.
 
     Args:
       x: float `[..., channels]`.
       alpha: Weight of the mean of the window's squares, at least 0.
       beta: Exponent.
-      k: Added to it, positive.
+      k: Constant added to the weighted mean, positive.
 
     Returns:
-      `x_c / (k + alpha / 2 * (x_{c-1}^2 + x_c^2))^beta`, like `x`; what comes before
-      the first channel is 0.
+      `x_c / (k + alpha / 2 * (x_{c-1}^2 + x_c^2))^beta`, like `x`; the channel before
+      the first is 0.
     """
     square = tf.square(x)
     first = tf.zeros_like(square[..., :1])

@@ -1,4 +1,4 @@
-"""From the blocks of a classifier to a model."""
+"""Builds a model from the blocks of a classifier."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def build(blocks: Sequence[Block], example_shape: Sequence[int]) -> BlockModel:
     """Returns a classifier with the metrics of `metrics.Classification`.
 
     Args:
-      blocks: The first takes float32 `[n, *example_shape]`, the last gives logits
+      blocks: The first takes float32 `[n, *example_shape]`; the last returns logits
         `[n, classes]` and has their bias as its last trainable weight.
       example_shape: The shape of one example.
 

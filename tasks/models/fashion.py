@@ -1,7 +1,7 @@
-"""A small classifier of 28 x 28 images with spatial dropout, giving logits.
+"""A small classifier of 28 x 28 images with spatial dropout that returns logits.
 
-The model that Hu et al., "Federated learning meets multi-objective optimization"
-(https://arxiv.org/abs/2006.11489), train on Fashion-MNIST.
+Hu et al., "Federated learning meets multi-objective optimization"
+(https://arxiv.org/abs/2006.11489), use this model for Fashion-MNIST.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ _DROPOUT_RATE = 0.5
 def build_fashion_model(seed: int) -> BlockModel:
     """Returns a classifier of 28 x 28 images into 10 classes.
 
-    Two 5 x 5 convolutions of 10 and 20 filters without padding, each before a 2 x 2
+    Two 5 x 5 convolutions of 10 and 20 filters without padding, each followed by 2 x 2
     max pooling; half of the second's channels are dropped before its pooling. Dense
     50 with dropout. 21,840 weights.
 
     Args:
-      seed: Decides the initial weights: Glorot uniform kernels, zero biases.
+      seed: Seed of the initial weights: Glorot uniform kernels, zero biases.
 
     Returns:
       A model with `x` float32 `[None, 28, 28, 1]`, `y` int32 `[None]`, logits

@@ -1,14 +1,14 @@
-"""A GRU layer with first and second derivatives of its own.
+"""A GRU layer with custom first and second derivatives.
 
-See `tasks.models.recurrence` for why. What a step hands back to its gates is the
-gradient of its output times factors that the forward pass decides, so these are made
-for all steps at once and the loops only multiply by them.
+See `tasks.models.recurrence` for the reasons. The gradient of a step's gates is the
+gradient of its output times factors that depend only on the forward pass. These are
+computed for all steps at once, and the loops only multiply by them.
 
 Source of the equations: Cho et al., "Learning phrase representations using RNN
 encoder-decoder for statistical machine translation", EMNLP 2014
-(https://arxiv.org/abs/1406.1078), in the variant that cuDNN and Keras have
-(`reset_after`): the reset gate acts on the recurrent product, which has a bias of
-its own. Gates in Keras' order: update (z), reset (r), candidate (h).
+(https://arxiv.org/abs/1406.1078), in the variant of cuDNN and Keras (`reset_after`):
+the reset gate acts on the recurrent product, which has its own bias. Gates are in
+Keras' order: update (z), reset (r), candidate (h).
 """
 
 from typing import NamedTuple
@@ -25,13 +25,13 @@ def gru(
     bias: tf.Tensor,
     gradient: recurrence.Gradient = "fused",
 ) -> tf.Tensor:
-    """Returns the outputs of a GRU layer that starts from zeros.
+    """Returns the outputs of a GRU layer with zero initial state.
 
     Args:
       x: float `[time, n, in]`, time first.
       kernel: float `[in, 3 * units]`, gates in the order z, r, h.
       recurrent_kernel: float `[units, 3 * units]`.
-      bias: float `[2, 3 * units]`: the inputs' and the recurrent one.
+      bias: float `[2, 3 * units]`: the inputs' and the recurrent bias.
       gradient: How the layer is differentiated, see `recurrence.apply`.
 
     Returns:
@@ -47,7 +47,7 @@ def gru(
 
 
 class _Saved(NamedTuple):
-    """What the loop computed, `[time, n, units]` each."""
+    """The values computed by the loop, `[time, n, units]` each."""
 
     outputs: tf.Tensor
     update: tf.Tensor
@@ -57,7 +57,7 @@ class _Saved(NamedTuple):
 
 
 class _Factors(NamedTuple):
-    """Derivatives of a step's output by what enters its gates, `[time, n, units]`."""
+    """Derivatives of a step's output by pre-activations, `[time, n, units]`."""
 
     update: tf.Tensor
     reset: tf.Tensor
@@ -65,11 +65,11 @@ class _Factors(NamedTuple):
     recurrent: tf.Tensor
 
     def by_projected(self) -> tf.Tensor:
-        """Returns `[time, n, 3 * units]`, the inputs' pre-activations'."""
+        """Returns the derivatives by the inputs' part, `[time, n, 3 * units]`."""
         return tf.concat([self.update, self.reset, self.candidate], axis=2)
 
     def by_total(self) -> tf.Tensor:
-        """Returns `[time, n, 3 * units]`, the recurrent pre-activations'."""
+        """Returns the derivatives by the recurrent part, `[time, n, 3 * units]`."""
         return tf.concat([self.update, self.reset, self.recurrent], axis=2)
 
 
@@ -107,7 +107,7 @@ def _factors(saved: _Saved) -> _Factors:
 def _backward(
     arguments: recurrence.Tensors, saved: _Saved, upstream: tf.Tensor
 ) -> tuple[recurrence.Tensors, tf.Tensor]:
-    """Returns the arguments' gradients, and the outputs' `[time, n, units]`."""
+    """Returns gradients of the arguments and of the outputs, `[time, n, units]`."""
     _, recurrent_kernel, _ = arguments
     factors = _factors(saved)
     by_total = factors.by_total()
@@ -129,17 +129,17 @@ def _walk_back(
     upstream: tf.Tensor,
     *own: tf.Tensor,
 ) -> tf.Tensor:
-    """Carries gradients of the outputs back through time.
+    """Propagates gradients of the outputs back through time.
 
     Args:
       recurrent_kernel: `[units, 3 * units]`.
       by_total: `_Factors.by_total`.
       update: `[time, n, units]`, the update gate.
-      upstream: `[time, n, units]`, what every step gets from outside.
+      upstream: `[time, n, units]`, the upstream gradient of every step's output.
       *own: `[time, n, 3 * units]`, added to the gradients of the pre-activations.
 
     Returns:
-      `[time, n, units]`, what every step gets in all.
+      `[time, n, units]`, the total gradient of every step's output.
     """
 
     def step(state, inputs):
@@ -167,7 +167,7 @@ def _second(
     directions: recurrence.Tensors,
 ) -> recurrence.Tensors:
     """Returns the tangents of the outputs and of the gradients."""
-    del upstream  # It is part of `d_outputs`.
+    del upstream  # Already included in `d_outputs`.
     _, recurrent_kernel, _ = arguments
     _, along_kernel, _ = directions
     factors = _factors(saved)
@@ -177,7 +177,7 @@ def _second(
     spread = _for_gates(d_outputs)
     d_totals = by_total * spread
     own = factors_tangent.by_total() * spread
-    # What a step hands to the one before it, by the weights' tangents.
+    # The gradient that a step passes to the previous one, along the weights' tangents.
     handed = d_outputs * tangents.update + recurrence.product(
         d_totals, along_kernel, transpose=True
     )
@@ -202,7 +202,7 @@ def _tangents(
     factors: _Factors,
     directions: recurrence.Tensors,
 ) -> _Saved:
-    """Returns the derivatives of what the loop computed along the directions."""
+    """Returns the directional derivatives of the loop's values."""
     along_projected, along_kernel, along_bias = directions
     units = recurrent_kernel.shape[0]
     by_total = factors.by_total()
@@ -257,7 +257,7 @@ def _factors_tangent(saved: _Saved, factors: _Factors, tangents: _Saved) -> _Fac
 
 
 def _for_gates(x: tf.Tensor, axis: int = 2) -> tf.Tensor:
-    """Returns `x` three times side by side, once for every gate."""
+    """Returns `x` repeated three times, once for every gate."""
     return tf.concat([x, x, x], axis=axis)
 
 

@@ -1,15 +1,16 @@
-"""Classifiers of 28 x 28 images, those of TFF's EMNIST baselines, giving logits.
+"""Classifiers of 28 x 28 images from TFF's EMNIST baselines, returning logits.
 
 `cnn` and `2nn` are the models of McMahan et al., "Communication-efficient
 learning of deep networks from decentralized data", AISTATS 2017
 (https://arxiv.org/abs/1602.05629); `cnn_dropout` is the one of Reddi et al.,
 "Adaptive federated optimization", ICLR 2021 (https://arxiv.org/abs/2003.00295).
-The same functions as `tff.simulation.baselines.emnist`, but for the last softmax,
-which is part of the loss here.
+They are the same functions as `tff.simulation.baselines.emnist`, except for the final
+softmax, which is part of the loss here.
 
 `cnn_dense_dropout` is `cnn` with dropout after its dense layer, the model of Yao et
 al., "Federated learning with unbiased gradient aggregation and controllable meta
-updating" (https://arxiv.org/abs/1910.08234). They don't give the rate; 0.5 here.
+updating" (https://arxiv.org/abs/1910.08234). They do not report the rate; here it is
+0.5.
 """
 
 from typing import Literal, get_args
@@ -26,7 +27,7 @@ IMAGE_SHAPE = (28, 28, 1)
 
 
 class UnknownModelError(ValueError):
-    """There is no model of that name; says which there are."""
+    """There is no model of that name; the message lists the models."""
 
 
 def build_emnist_model(model_id: ModelId, only_digits: bool, seed: int) -> BlockModel:
@@ -39,7 +40,7 @@ def build_emnist_model(model_id: ModelId, only_digits: bool, seed: int) -> Block
         dropout; 1,199,882 or 1,206,590) or "2nn" (two dense layers of 200; 199,210
         or 209,662).
       only_digits: 10 classes instead of 62.
-      seed: Decides the initial weights: Glorot uniform kernels, zero biases.
+      seed: Seed of the initial weights: Glorot uniform kernels, zero biases.
 
     Returns:
       A model with `x` float32 `[None, 28, 28, 1]`, `y` int32 `[None]`, logits

@@ -1,9 +1,9 @@
-"""Initial weights made with NumPy: the same numbers for a seed on every machine."""
+"""Initial weights from NumPy: a seed gives the same numbers on every machine."""
 
 import numpy as np
 
-# The standard deviation of a standard normal truncated at two: he_normal widens
-# its normal by it, so that the truncated weights have the intended variance.
+# The standard deviation of a standard normal truncated at two: he_normal divides by it,
+# so that the truncated weights have the intended variance.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 

@@ -1,7 +1,7 @@
-"""Pure TensorFlow layers: functions of weights and inputs, no state, no Keras.
+"""Pure TensorFlow layers: functions of weights and inputs, without state or Keras.
 
-They run eagerly, in a `tff.tensorflow.computation`, under `tf.vectorized_map`
-with weights that differ from one element to the next, and differentiate twice.
+They run eagerly, in a `tff.tensorflow.computation`, and under `tf.vectorized_map` with
+different weights for each element. They are twice differentiable.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 # Odd constants of the 32-bit finalizer of MurmurHash3 (public domain) and the
-# golden ratio of 2**32, which spreads consecutive numbers.
+# golden ratio of 2**32, which spreads consecutive integers.
 _MIX_1 = np.uint32(0x85EBCA6B)
 _MIX_2 = np.uint32(0xC2B2AE35)
 _GOLDEN = np.uint32(0x9E3779B9)
@@ -40,10 +40,10 @@ def conv2d(
 
 
 def conv2d_3x3(x: tf.Tensor, filters: tf.Tensor, strides: int = 1) -> tf.Tensor:
-    """Returns a convolution around every `strides`-th pixel, channels last, no bias.
+    """Returns a convolution centered at every `strides`-th pixel, without a bias.
 
-    TensorFlow's "SAME" is around the odd pixels where `strides` is 2; this is around
-    the even ones, as in PyTorch, hence around those of `x[:, ::2, ::2]`.
+    With `strides` 2, TensorFlow's "SAME" centers windows at odd pixels; this function
+    centers them at even pixels, like PyTorch, that is, at those of `x[:, ::2, ::2]`.
 
     Args:
       x: float `[n, height, width, in]`.
@@ -72,10 +72,10 @@ def flatten(x: tf.Tensor) -> tf.Tensor:
 def fingerprint(weights: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
     """Returns a uint32 scalar that depends on every element of both tensors.
 
-    Integer arithmetic only, so it is the same on every device. It stands for a
-    stream of random seeds where a function must be pure: other weights (after
-    a step) or another batch give another seed. Low bits of `weights` don't
-    count, so that rounding differences hardly ever decide.
+    It uses only integer arithmetic, so it is the same on every device. It replaces a
+    stream of random seeds in a pure function: other weights (after a step) or another
+    batch give another seed. Low bits of `weights` are ignored, so rounding differences
+    rarely change it.
 
     Args:
       weights: float32 of any shape, few elements (a bias).
@@ -85,7 +85,7 @@ def fingerprint(weights: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         tf.bitcast(tf.stop_gradient(weights), tf.uint32), np.uint32(_ROUNDING_BITS)
     )
     batch_bits = tf.bitcast(tf.stop_gradient(batch), tf.uint32)
-    # Mixed between the two: otherwise a change of one could cancel the other's.
+    # Mix in between: otherwise changes of the two could cancel.
     return _mix(_hash_sum(weight_bits) * _GOLDEN + _hash_sum(batch_bits))
 
 
@@ -97,9 +97,9 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
 
     Args:
       x: float32 of any shape.
-      rate: In [0, 1).
+      rate: The dropout rate, in [0, 1).
       seed: uint32 scalar, for example a `fingerprint`.
-      salt: Tells apart the dropout layers of one model.
+      salt: A number that distinguishes the dropout layers of one model.
 
     Returns:
       A tensor like `x`.
@@ -112,16 +112,16 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
 
 
 def spatial_dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
-    """Drops whole channels of single images, scales the others by 1/(1-rate).
+    """Drops whole channels of each image, scales the others by 1/(1-rate).
 
     Source: Tompson et al., "Efficient object localization using convolutional
     networks", CVPR 2015 (https://arxiv.org/abs/1411.4280).
 
     Args:
       x: float32 `[n, height, width, channels]`.
-      rate: In [0, 1).
-      seed: As `dropout` takes it.
-      salt: The same.
+      rate: The dropout rate, in [0, 1).
+      seed: As in `dropout`.
+      salt: As in `dropout`.
     """
     channels = tf.ones_like(x[:, :1, :1, :])
     return x * dropout(channels, rate, seed, salt)
@@ -137,7 +137,7 @@ def _hash_sum(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _mix(bits: tf.Tensor) -> tf.Tensor:
-    """Maps uint32 to uint32 one to one, every input bit to half of the output bits."""
+    """Mixes bits: a bijection of uint32; each input bit flips half the output bits."""
     shift = tf.bitwise.right_shift
     bits = (bits ^ shift(bits, np.uint32(16))) * _MIX_1
     bits = (bits ^ shift(bits, np.uint32(13))) * _MIX_2

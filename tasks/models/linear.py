@@ -1,4 +1,4 @@
-"""Multinomial logistic regression, giving logits."""
+"""Multinomial logistic regression, returning logits."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ def build_linear_model(
     Args:
       num_features: Features of an example, at least 1.
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights, uniform in +-1 / sqrt(num_features) as
-        PyTorch's are; None for zeros, since the loss is convex.
+      seed: Seed of the initial weights, uniform in +-1 / sqrt(num_features) as in
+        PyTorch; None for zeros, which are possible because the loss is convex.
 
     Returns:
       A model with `x` float32 `[None, num_features]`, `y` int32 `[None]`, logits

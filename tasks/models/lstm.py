@@ -1,7 +1,7 @@
-"""An LSTM layer that trains several times faster than autodiff on a CPU.
+"""An LSTM layer that trains several times faster than with autodiff on a CPU.
 
-See `tasks.models.recurrence` for why. Elementwise derivatives are made for all steps
-at once; the loops only multiply by them.
+See `tasks.models.recurrence` for the reasons. Elementwise derivatives are computed for
+all steps at once; the loops only multiply by them.
 
 Source of the equations: Gers, Schmidhuber and Cummins, "Learning to forget:
 continual prediction with LSTM", Neural Computation 12, 2000 (no peepholes), with
@@ -22,7 +22,7 @@ def lstm(
     bias: tf.Tensor,
     gradient: recurrence.Gradient = "fused",
 ) -> tf.Tensor:
-    """Returns the outputs of an LSTM layer that starts from zeros.
+    """Returns the outputs of an LSTM layer with zero initial state.
 
     Args:
       x: float `[time, n, in]`, time first.
@@ -42,7 +42,7 @@ def lstm(
 
 
 class _Saved(NamedTuple):
-    """What the loop computed: gates after their activations, `[time, n, ...]`."""
+    """The values computed by the loop; gates are after their activations."""
 
     outputs: tf.Tensor  # [time, n, units]
     gates: tf.Tensor  # [time, n, 4 * units]
@@ -57,7 +57,7 @@ class _Factors(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The loss's gradients on the walk back, `[time, n, units]`."""
+    """The loss's gradients of the backward pass, `[time, n, units]`."""
 
     outputs: tf.Tensor
     cells: tf.Tensor
@@ -115,18 +115,18 @@ def _walk_back(
     upstream: tf.Tensor,
     *own: tf.Tensor,
 ) -> _Kept:
-    """Carries gradients of outputs and cells back through time.
+    """Propagates gradients of outputs and cells back through time.
 
     Args:
       recurrent_kernel: `[units, 4 * units]`.
       factors: The derivatives of the steps.
       gates: `[time, n, 4 * units]`, after their activations.
-      upstream: `[time, n, units]`, what every output gets from outside.
-      *own: None, or two: `[time, n, units]`, added to the gradients of the cells,
-        and `[time, n, 4 * units]`, added to those of the pre-activations.
+      upstream: `[time, n, units]`, the upstream gradient of every output.
+      *own: Nothing, or two tensors: `[time, n, units]`, added to the gradients of the
+        cells, and `[time, n, 4 * units]`, added to those of the pre-activations.
 
     Returns:
-      What every output and every cell gets in all.
+      The total gradients of every output and every cell.
     """
     units = recurrent_kernel.shape[0]
 
@@ -156,7 +156,7 @@ def _second(
     directions: recurrence.Tensors,
 ) -> recurrence.Tensors:
     """Returns the tangents of the outputs and of the gradients."""
-    del upstream  # It is part of `kept`.
+    del upstream  # Already included in `kept`.
     _, recurrent_kernel = arguments
     _, along_kernel = directions
     units = recurrent_kernel.shape[0]
@@ -190,7 +190,7 @@ def _tangents(
     factors: _Factors,
     directions: recurrence.Tensors,
 ) -> _Saved:
-    """Returns the derivatives of what the loop computed along the directions."""
+    """Returns the directional derivatives of the loop's values."""
     along_projected, along_kernel = directions
     units = recurrent_kernel.shape[0]
     known = along_projected + recurrence.product(
@@ -250,7 +250,7 @@ def _factors_tangent(saved: _Saved, tangents: _Saved) -> _Factors:
 
 
 def _for_gates(output: tf.Tensor, cell: tf.Tensor, axis: int = 2) -> tf.Tensor:
-    """Returns for every gate what it acts on: the cell, but for the last."""
+    """Returns the cell for every gate except the last, and the output for that."""
     return tf.concat([cell, cell, cell, output], axis=axis)
 
 

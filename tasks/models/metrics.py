@@ -1,6 +1,6 @@
-"""Losses and metrics of classifiers that give logits, as pure TF functions.
+"""Losses and metrics of classifiers that return logits, as pure TF functions.
 
-The unfinalized metrics are sums, so that they add up over batches and clients
+The unfinalized metrics are sums, so they can be summed over batches and clients
 (`tff.learning.metrics.sum_then_finalize`).
 """
 
@@ -23,10 +23,10 @@ class Classification:
     or of a token (labels `[n, time]`, logits `[n, time, classes]`).
 
     Attributes:
-      padding_id: Targets of this value count neither in the loss nor in the
-        accuracy; `None` if every target counts.
-      unscored_ids: Targets of these values count in the loss, not in the accuracy:
-        a model of words has to learn where a sentence ends, which is no word.
+      padding_id: Targets of this value count neither in the loss nor in the accuracy;
+        `None` if every target counts.
+      unscored_ids: Targets of these values count in the loss but not in the accuracy,
+        such as ends of sentences, which a model must learn but which are not words.
     """
 
     padding_id: int | None = None
@@ -43,8 +43,7 @@ class Classification:
         Args:
           output: Logits, float32 `[..., classes]`.
           label: Class ids, int32 `[...]`.
-          sample_weight: Optional weights of the examples, `[n]`: the mean is a
-            weighted one.
+          sample_weight: Optional weights of the examples in the mean, `[n]`.
 
         Returns:
           The mean; 0 if no target counts.
@@ -58,11 +57,11 @@ class Classification:
     def metrics_fns(self) -> tuple[Callable, Callable, Callable]:
         """Returns `(initialize, update, finalize)` for a `FunctionalModel`.
 
-        Finalized metrics: "loss" and "accuracy" (float32, means over the targets
-        that count in each, 0 if there are none), "num_examples" and "num_batches"
-        (int64). `finalize` also takes a part of the state, which gives that part
-        of the metrics. With sample weights, examples of weight 0 and batches of
-        such examples are not counted.
+        Finalized metrics: "loss" and "accuracy" (float32, means over the targets that
+        count in each, 0 if there are none), "num_examples" and "num_batches" (int64).
+        Given a part of the state, `finalize` returns that part of the metrics. With
+        sample weights, examples of weight 0 and batches of such examples are not
+        counted.
         """
         return initialize_metrics, self._update_metrics, finalize_metrics
 
@@ -90,11 +89,10 @@ class Classification:
         """Returns `state` with one batch added.
 
         Args:
-          state: What `initialize_metrics` or an earlier update returned.
+          state: The result of `initialize_metrics` or an earlier update.
           labels: Class ids, int32 `[...]`.
-          batch_output: `predictions` are the logits, `loss` is this record's
-            loss of the batch.
-          sample_weight: The weights that the loss was taken with, `[n]`.
+          batch_output: `predictions` are the logits, `loss` is the batch's loss.
+          sample_weight: The weights used for the loss, `[n]`.
         """
         weights = self._target_weights(labels, sample_weight)
         weight = tf.reduce_sum(weights)
@@ -123,9 +121,9 @@ class Classification:
 
 
 def initialize_metrics() -> MetricsState:
-    """Returns the state before the first batch: sums that are zero.
+    """Returns the state before the first batch: zero sums.
 
-    Means are tuples of a sum and a weight; `tf.data` would make one tensor of a list.
+    Means are tuples of a sum and a weight; `tf.data` would convert lists to tensors.
     """
     return collections.OrderedDict(
         loss=(tf.constant(0.0), tf.constant(0.0)),
@@ -136,14 +134,14 @@ def initialize_metrics() -> MetricsState:
 
 
 def finalize_metrics(state: MetricsState) -> collections.OrderedDict[str, tf.Tensor]:
-    """Returns the metrics of a (summed) state; a (sum, weight) pair gives its mean."""
+    """Returns the metrics of a (summed) state; (sum, weight) pairs become means."""
     return collections.OrderedDict(
         (name, _finalize_metric(value)) for name, value in state.items()
     )
 
 
 def _finalize_metric(value: Any) -> tf.Tensor:
-    # Inside of a computation TFF hands in its own tuple types, hence no isinstance.
+    # Not isinstance: inside a computation, TFF passes its own tuple types.
     if tf.is_tensor(value):
         return tf.identity(value)
     total, weight = value

@@ -1,20 +1,20 @@
-"""Batch and group normalisation as pure functions of weights, statistics and inputs.
+"""Batch and group normalization as pure functions of weights, statistics and inputs.
 
 Ioffe and Szegedy, "Batch normalization: accelerating deep network training by
-reducing internal covariate shift", ICML 2015 (https://arxiv.org/abs/1502.03167), by
-PyTorch's conventions: a batch moves the moving statistics by a tenth, and its variance
-is unbiased there, biased where it normalises. Wu and He, "Group normalization", ECCV
-2018 (https://arxiv.org/abs/1803.08494), which has no statistics to keep.
+reducing internal covariate shift", ICML 2015 (https://arxiv.org/abs/1502.03167), with
+PyTorch's conventions: a batch has weight 0.1 in the moving statistics, which use the
+unbiased variance; normalization uses the biased variance. Wu and He, "Group
+normalization", ECCV 2018 (https://arxiv.org/abs/1803.08494), without moving statistics.
 
-Means are written out: `tf.nn.moments` stops gradients at the mean, so its variance has
-wrong second derivatives.
+Moments are computed explicitly: `tf.nn.moments` stops gradients at the mean, so its
+variance has wrong second derivatives.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-# The share of a batch in the moving statistics, and what is added to variances.
+# The weight of a batch in the moving statistics, and the constant added to variances.
 MOMENTUM = 0.1
 EPSILON = 1e-5
 
@@ -27,21 +27,21 @@ def batch_norm(
     moving_variance: tf.Tensor,
     batch_statistics: bool,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-    """Normalises every channel over a batch.
+    """Normalizes every channel over a batch.
 
     Args:
       x: float `[n, ..., channels]`.
-      gamma: float `[channels]`, the normalised channels' deviations.
-      beta: float `[channels]`, their means.
+      gamma: float `[channels]`, the output channels' standard deviations.
+      beta: float `[channels]`, the output channels' means.
       moving_mean: float `[channels]`.
       moving_variance: float `[channels]`.
-      batch_statistics: Whether to normalise by the batch's own mean and variance and
-        move the moving ones, or to normalise by these.
+      batch_statistics: Whether to normalize by the batch's mean and variance and update
+        the moving statistics, or to normalize by the moving statistics.
 
     Returns:
       A tensor like `x`, and the new moving mean and variance, without gradients. A
-      batch of one value per channel becomes `beta`, and leaves the moving variance as
-      it is: it has none of its own.
+      batch of one value per channel becomes `beta` and does not update the moving
+      variance, because it has no unbiased variance.
     """
     if not batch_statistics:
         output = _affine(x - moving_mean, moving_variance, gamma, beta)
@@ -57,7 +57,7 @@ def batch_norm(
 def group_norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, num_groups: int
 ) -> tf.Tensor:
-    """Normalises groups of channels over each example by itself.
+    """Normalizes groups of channels over each example separately.
 
     Args:
       x: float `[n, ..., channels]`, all but n static.

@@ -1,16 +1,16 @@
-"""Image classifiers with normalisation layers, giving logits.
+"""Image classifiers with normalization layers, returning logits.
 
 The models that Luo et al., "GradMA: a gradient-memory-based accelerated federated
 learning with alleviated catastrophic forgetting", CVPR 2023
 (https://arxiv.org/abs/2302.14307), train: three dense layers on MNIST (TinyNN), a wide
 LeNet on CIFAR-10, VGG-11 (Simonyan and Zisserman, https://arxiv.org/abs/1409.1556) on
-CIFAR-100, and on Tiny-ImageNet ResNet-20 as He et al., "Deep residual learning for
-image recognition", CVPR 2016 (https://arxiv.org/abs/1512.03385), have it for small
-images: 16, 32 and 64 channels, shortcuts without weights. All but the shortcuts and the
-widths of ResNet-20 are those of the authors' code.
+CIFAR-100, and on Tiny-ImageNet the ResNet-20 for small images of He et al., "Deep
+residual learning for image recognition", CVPR 2016 (https://arxiv.org/abs/1512.03385):
+16, 32 and 64 channels, shortcuts without weights. Except for the shortcuts and widths
+of ResNet-20, the models are those of the authors' code.
 
-Every `build_*` takes the kind of normalisation: "batch", the paper's; "group", which has
-no moving statistics and so does not mix the clients'; "none". It returns a model with
+Every `build_*` takes the kind of normalization: "batch", the paper's; "group", without
+moving statistics that would mix clients; or "none". It returns a model with
 `x` float32 `[None, height, width, channels]`, `y` int32 `[None]`, logits float32
 `[None, num_classes]` and the metrics of `metrics.Classification`. Initial kernels are
 Glorot uniform, biases and betas zero, gammas one.
@@ -38,18 +38,18 @@ from tasks.models.blocks import (
 from tff_algos.hyperparameters import HyperparameterError, hparam
 from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
-_COLOUR_IMAGE_SHAPE = (32, 32, 3)
+_COLOR_IMAGE_SHAPE = (32, 32, 3)
 _DROPOUT_RATE = 0.5
 
-# Output channels of VGG-11's convolutions, by the pooling that they come before.
+# Output channels of VGG-11's convolutions, grouped by the pooling that follows.
 _VGG11_CHANNELS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 _RESNET20_CHANNELS = (16, 32, 64)
 _RESNET20_DEPTH = 3
 
 
-# The type of a task's option `norm`. None stands for "batch" where the model has
-# normalization layers, and is the only valid value where it has none: `check_norm`.
+# The type of a task's option `norm`. None means "batch" if the model has normalization
+# layers, and is the only valid value if it has none; see `check_norm`.
 NormOption = Annotated[Norm | None, hparam()]
 
 
@@ -73,16 +73,16 @@ def check_norm(
 def build_tiny_nn(
     image_shape: Sequence[int], num_classes: int, seed: int, norm: Norm = "batch"
 ) -> BlockModel:
-    """Returns dense layers of 200 and 100 units, normalised, and of classes.
+    """Returns two normalized dense layers of 200 and 100 units and a dense classifier.
 
-    178,710 weights for 28 x 28 images of 10 classes, 600 of them the normalisation's.
-    A block for each layer.
+    178,710 weights for 28 x 28 images of 10 classes, 600 of them in normalization
+    layers. Each layer is a block.
 
     Args:
       image_shape: Height, width and channels.
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      seed: Seed of the initial weights.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -100,17 +100,17 @@ def build_tiny_nn(
 
 
 def build_lenet(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel:
-    """Returns a wide LeNet for 32 x 32 colour images.
+    """Returns a wide LeNet for 32 x 32 color images.
 
-    Two 5 x 5 convolutions of 32 and 64 filters without padding, each before a 2 x 2 max
-    pooling; dense 512 and 128 with dropout. All four normalised. 941,834 weights for 10
-    classes, 1,472 of them the normalisation's. Blocks end after the convolutions'
-    poolings, after dense 512, and with the logits.
+    Two 5 x 5 convolutions of 32 and 64 filters without padding, each followed by 2 x 2
+    max pooling; dense 512 and 128 with dropout; all four normalized. 941,834 weights
+    for 10 classes, 1,472 of them in normalization layers. Blocks end after each
+    pooling, after dense 512, and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      seed: Seed of the initial weights.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -137,21 +137,21 @@ def build_lenet(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel
                 dense(rng, 128, num_classes),
             ),
         ],
-        _COLOUR_IMAGE_SHAPE,
+        _COLOR_IMAGE_SHAPE,
     )
 
 
 def build_vgg11(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel:
-    """Returns VGG-11 for 32 x 32 colour images.
+    """Returns VGG-11 for 32 x 32 color images.
 
-    Eight 3 x 3 convolutions, normalised, with five 2 x 2 max poolings; dense 128 with
-    dropout. 9,304,548 weights for 100 classes, 5,504 of them the normalisation's. Blocks
-    end after each pooling and with the logits.
+    Eight normalized 3 x 3 convolutions with five 2 x 2 max poolings; dense 128 with
+    dropout. 9,304,548 weights for 100 classes, 5,504 of them in normalization layers.
+    Blocks end after each pooling and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      seed: Seed of the initial weights.
+      norm: The kind of normalization.
 
     Raises:
       ValueError: If `num_classes` is not positive or `norm` is unknown.
@@ -181,7 +181,7 @@ def build_vgg11(num_classes: int, seed: int, norm: Norm = "batch") -> BlockModel
                 dense(rng, 128, num_classes),
             ),
         ],
-        _COLOUR_IMAGE_SHAPE,
+        _COLOR_IMAGE_SHAPE,
     )
 
 
@@ -193,14 +193,14 @@ def build_resnet20(
 ) -> BlockModel:
     """Returns ResNet-20: a 3 x 3 convolution, three stages of three residual units.
 
-    282,072 weights for 200 classes, 1,376 of them the normalisation's. Convolutions have
-    no biases. Blocks end after the first convolution and after each stage, the last of
-    which ends with the mean over the image, and with the logits.
+    282,072 weights for 200 classes, 1,376 of them in normalization layers. Convolutions
+    have no biases. Blocks end after the first convolution, after each stage (the last
+    stage ends with the mean over the image), and with the logits.
 
     Args:
       num_classes: Number of classes, at least 1.
-      seed: Decides the initial weights.
-      norm: The kind of normalisation.
+      seed: Seed of the initial weights.
+      norm: The kind of normalization.
       image_shape: Height, width and channels.
 
     Raises:
@@ -209,7 +209,7 @@ def build_resnet20(
     _check(num_classes, norm)
     rng = np.random.default_rng(seed)
     channels_in = _RESNET20_CHANNELS[0]
-    first = chain(_normalised_conv(rng, image_shape[-1], channels_in, 1, norm), RELU)
+    first = chain(_normalized_conv(rng, image_shape[-1], channels_in, 1, norm), RELU)
     stages = []
     for channels in _RESNET20_CHANNELS:
         units = []
@@ -242,7 +242,7 @@ def _hidden(rng: np.random.Generator, size_in: int, size_out: int, norm: Norm) -
     return chain(dense(rng, size_in, size_out), norm_layer(norm, size_out), RELU)
 
 
-def _normalised_conv(
+def _normalized_conv(
     rng: np.random.Generator,
     channels_in: int,
     channels_out: int,
@@ -256,7 +256,7 @@ def _normalised_conv(
 def _residual_unit(
     rng: np.random.Generator, channels_in: int, channels_out: int, norm: Norm
 ) -> Block:
-    """Returns a unit that halves the image where it widens it."""
+    """Returns a unit that halves the image's size if it increases the channels."""
     strides = channels_out // channels_in
 
     def shortcut(x):
@@ -267,9 +267,9 @@ def _residual_unit(
 
     return residual(
         chain(
-            _normalised_conv(rng, channels_in, channels_out, strides, norm),
+            _normalized_conv(rng, channels_in, channels_out, strides, norm),
             RELU,
-            _normalised_conv(rng, channels_out, channels_out, 1, norm),
+            _normalized_conv(rng, channels_out, channels_out, 1, norm),
         ),
         shortcut,
     )

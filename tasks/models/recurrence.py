@@ -1,15 +1,15 @@
-"""What recurrent layers share: a loop over time, and derivatives of their own.
+"""Common parts of recurrent layers: a loop over time and custom derivatives.
 
-Automatic differentiation of a time loop adds the gradient of the recurrent
-weights up at every step: for 256 units a megabyte, 80 times. A layer that states
-its derivatives keeps what the loop computed, walks back through time for the
-state alone, and makes the weights' gradient with one matrix product at the end.
+Automatic differentiation of a time loop accumulates the gradient of the recurrent
+weights at every step: for 256 units a megabyte, 80 times. A layer with custom
+derivatives saves the loop's values, propagates only the state's gradient back through
+time, and computes the weights' gradient with one matrix product at the end.
 
-The second derivative is a product with the Hessian of `sum(upstream * outputs)`:
-the loop's tangent along the given directions, then the tangent of the walk back
-(Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 6,
-1994). A gradient and such a product take four loops, about two and a half
-gradients' time; through autodiff the product takes twice as long.
+The second derivative is a product with the Hessian of `sum(upstream * outputs)`: the
+loop's tangent along the given directions, then the tangent of the backward pass
+(Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 6, 1994).
+A gradient and such a product take four loops, about two and a half times as long as a
+gradient; with autodiff the product takes twice as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,14 @@ class Recurrence:
     """A function of tensors (the arguments) with its derivatives.
 
     Attributes:
-      forward: `(arguments) -> (outputs, saved)`: the function, and what its
-        derivatives need of it; what TensorFlow differentiates under "autodiff".
+      forward: `(arguments) -> (outputs, saved)`: the function, and values that its
+        derivatives need; TensorFlow differentiates it under "autodiff".
       backward: `(arguments, saved, upstream) -> (gradients, kept)`: the gradient of
-        `sum(upstream * outputs)` for every argument, and what the second
-        derivative needs of it.
-      second: `(arguments, saved, upstream, kept, directions) -> (derivatives)`: of
-        the sum of `directions * gradients`, for `upstream` and every argument.
+        `sum(upstream * outputs)` for every argument, and values that the second
+        derivative needs.
+      second: `(arguments, saved, upstream, kept, directions) -> (derivatives)`: the
+        derivatives of the sum of `directions * gradients` by `upstream` and every
+        argument.
     """
 
     forward: Callable[[Tensors], tuple[tf.Tensor, Any]]
@@ -50,13 +51,12 @@ def apply(
     Args:
       recurrence: The function.
       arguments: Its arguments.
-      gradient: "fused" for the recurrence's own first and second derivatives (the
-        third goes through autodiff), "autodiff" to leave all to TensorFlow. Both
-        compute the same. Under `tf.vectorized_map` TensorFlow can only do "fused"
-        and its first two derivatives.
+      gradient: "fused" for the recurrence's custom first and second derivatives (the
+        third uses autodiff), "autodiff" for TensorFlow's. Both give the same results.
+        `tf.vectorized_map` supports only "fused" and its first two derivatives.
 
     Raises:
-      ValueError: If `gradient` is neither of the two.
+      ValueError: If `gradient` is neither "fused" nor "autodiff".
     """
     if gradient not in get_args(Gradient):
         raise ValueError(
@@ -71,8 +71,8 @@ def apply(
         saved = _constants(saved)
 
         def upstream_to_gradients(upstream):
-            # Once more, in the graph of the gradient: that of the gradient's own
-            # gradient reaches no further back.
+            # Computed again in the gradient's graph, because the graph of the
+            # gradient's own gradient cannot reach further back.
             return _gradients(recurrence, _constants(saved), upstream, arguments)
 
         return outputs, upstream_to_gradients
@@ -86,8 +86,8 @@ def _gradients(recurrence, saved, upstream, arguments):
         gradients, kept = recurrence.backward(arguments, saved, upstream)
         kept = _constants(kept)
 
-        # The saved values are functions of the arguments that no tape sees,
-        # hence the explicit second derivative.
+        # The second derivative is explicit because no tape records the saved values as
+        # functions of the arguments.
         def directions_to_derivatives(*directions):
             return _second(recurrence, saved, kept, upstream, arguments, directions)
 
@@ -130,15 +130,15 @@ def _second_by_autodiff(recurrence, upstream, arguments, directions):
 
 
 def _constants(values):
-    # TensorFlow makes what a gradient uses further outputs of a tf.function and
-    # would differentiate those as well (by zeros, through the loop) once the
-    # function is differentiated again.
+    # TensorFlow adds tensors that a gradient uses to the outputs of a tf.function. When
+    # the function is differentiated again, it would differentiate these outputs as well
+    # (with zero gradients, through the loop).
     return tf.nest.map_structure(tf.stop_gradient, values)
 
 
 def _identities(values: Tensors) -> Tensors:
-    # So that a derivative finds its arguments in its own graph even where they
-    # are those of another function.
+    # Gives a derivative its arguments in its own graph, even if they belong to another
+    # function.
     return tuple(map(tf.identity, values))
 
 
@@ -156,7 +156,7 @@ def scan(
       initial_state: Tensors before the first step.
       inputs: `[time, n, ...]` each.
       widths: The last dimension of every output.
-      reverse: From the last time to the first; outputs stay in time's order.
+      reverse: Whether to run backward in time; outputs stay in the order of time.
 
     Returns:
       `[time, n, width]` for every output.
@@ -193,12 +193,12 @@ def scan(
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tensor:
-    """Returns `x @ kernel`, or `x @ kernel^T`, of every time as one matrix product.
+    """Returns `x @ kernel` or `x @ kernel^T`, as one matrix product for all times.
 
     Args:
       x: float `[time, n, in]`; time and n may be unknown.
-      kernel: float `[in, out]`, or `[out, in]` to be transposed.
-      transpose: Whether it is.
+      kernel: float `[in, out]`, or `[out, in]` with `transpose`.
+      transpose: Whether to transpose the kernel.
 
     Returns:
       float `[time, n, out]`.
@@ -223,10 +223,10 @@ def outer_products(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def delayed(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` one step later: zeros first, without the last."""
+    """Returns `x` shifted one step later in time, with zeros at the first."""
     return tf.concat([tf.zeros_like(x[:1]), x[:-1]], axis=0)
 
 
 def advanced(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` one step earlier: without the first, zeros last."""
+    """Returns `x` shifted one step earlier in time, with zeros at the last."""
     return tf.concat([x[1:], tf.zeros_like(x[:1])], axis=0)

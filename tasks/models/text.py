@@ -1,21 +1,21 @@
-"""Models of text: the next character, or the next word, at every position.
+"""Text models that predict the next character or word at every position.
 
 Two LSTM layers of 256 units: McMahan et al., "Communication-efficient learning
 of deep networks from decentralized data", AISTATS 2017
 (https://arxiv.org/abs/1602.05629). The same function as
-`tff.simulation.baselines.shakespeare`'s model wherever the target is no padding.
+`tff.simulation.baselines.shakespeare`'s model wherever the target is not padding.
 
 One GRU layer of 1,024 units: the model that Yao et al., "Federated learning with
 unbiased gradient aggregation and controllable meta updating"
 (https://arxiv.org/abs/1910.08234), train on Shakespeare.
 
-One LSTM layer of 670 units before a narrow linear layer: the model of words that Reddi
-et al., "Adaptive federated optimization", ICLR 2021
+One LSTM layer of 670 units before a narrow linear layer: the word model that Reddi et
+al., "Adaptive federated optimization", ICLR 2021
 (https://arxiv.org/abs/2003.00295), train on Stack Overflow. The same function as
-`tff.simulation.baselines.stackoverflow`'s model wherever the target is no padding.
+`tff.simulation.baselines.stackoverflow`'s model wherever the target is not padding.
 
-Blocks: the embedding, each recurrent layer, the dense layers. What goes from one to
-the next is `[n, sequence_length, size]`.
+The blocks are the embedding, each recurrent layer, and the dense layers. The tensors
+between them are `[n, sequence_length, size]`.
 """
 
 import functools
@@ -39,10 +39,10 @@ class _Architecture:
 
     Attributes:
       embedding_size: Size of a token's vector.
-      units: Of every recurrent layer.
+      units: Units of every recurrent layer.
       num_layers: Number of recurrent layers.
       layer: `(x [time, n, in], kernel, recurrent kernel, bias) -> [time, n, units]`.
-      initial_layer: Makes a layer's weights from a generator, `in` and `units`.
+      initial_layer: Draws a layer's weights, given a generator, `in` and `units`.
       projection_size: Size of a linear layer before the logits; None for no such layer.
     """
 
@@ -63,17 +63,17 @@ def build_lstm_model(
     """Returns two LSTM layers that predict the next character at every position.
 
     Args:
-      vocab_size: Number of characters, id 0 (padding) among them.
+      vocab_size: Number of characters, including id 0 (padding).
       sequence_length: Characters per example.
-      seed: Decides the initial weights: Keras' defaults (uniform embedding,
-        orthogonal recurrent kernels, forget bias one, Glorot uniform output)
-        but for He-normal LSTM kernels, as the baseline has them.
+      seed: Seed of the initial weights: Keras' defaults (uniform embedding, orthogonal
+        recurrent kernels, forget bias one, Glorot uniform output) except for He-normal
+        LSTM kernels, as in the baseline.
       gradient: How the LSTM layers are differentiated, see `recurrence.apply`.
 
     Returns:
       A model with `x` int32 `[None, sequence_length]`, `y` the same, logits
-      float32 `[None, sequence_length, vocab_size]`, loss and accuracy over the
-      targets other than padding, the metrics of `metrics.Classification`, and
+      float32 `[None, sequence_length, vocab_size]`, loss and accuracy over targets
+      that are not padding, the metrics of `metrics.Classification`, and
       trainable weights embedding, (kernel, recurrent kernel, bias) of each
       layer, kernel, bias: 820,522 for 90 characters.
 
@@ -101,12 +101,12 @@ def build_gru_model(
     """Returns a GRU layer that predicts the next character at every position.
 
     Args:
-      vocab_size: Number of characters, id 0 (padding) among them.
+      vocab_size: Number of characters, including id 0 (padding).
       sequence_length: Characters per example.
-      seed: Decides the initial weights: Keras' defaults (uniform embedding, Glorot
+      seed: Seed of the initial weights: Keras' defaults (uniform embedding, Glorot
         uniform kernels, orthogonal recurrent kernel, zero biases).
       embedding_size: Size of a character's vector.
-      units: Of the GRU layer.
+      units: Units of the GRU layer.
       gradient: How the GRU layer is differentiated, see `recurrence.apply`.
 
     Returns:
@@ -137,13 +137,13 @@ def build_word_model(
     """Returns an LSTM layer that predicts the next word at every position.
 
     Args:
-      vocab_size: Number of words, id 0 (padding) and other special ones among them.
+      vocab_size: Number of words, including id 0 (padding) and other special ids.
       sequence_length: Words per example.
-      seed: Decides the initial weights: Keras' defaults (uniform embedding, Glorot
-        uniform kernels, orthogonal recurrent kernel, forget bias one), as the baseline
-        has them.
-      unscored_ids: Targets that count in the loss but not in the accuracy: those out of
-        the vocabulary and the ends of sentences, by convention.
+      seed: Seed of the initial weights: Keras' defaults (uniform embedding, Glorot
+        uniform kernels, orthogonal recurrent kernel, forget bias one), as in the
+        baseline.
+      unscored_ids: Targets that count in the loss but not in the accuracy, by
+        convention out-of-vocabulary words and ends of sentences.
       gradient: How the LSTM layer is differentiated, see `recurrence.apply`.
 
     Returns:
@@ -217,9 +217,9 @@ def _build_blocks(
 
 def _embedding(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
     """Returns the rows of `table` [vocab_size, size] for `x` [n, time]."""
-    # A product with one-hot rows instead of a lookup: its gradient is dense and
-    # always sums in the same order. It costs nothing for characters, and about a
-    # tenth of a step for ten thousand words.
+    # A product with one-hot rows instead of a lookup: its gradient is dense and always
+    # summed in the same order. The cost is negligible for characters, and about a tenth
+    # of a step for ten thousand words.
     vocab_size, size = table.shape
     length = x.shape[1]
     one_hot = tf.one_hot(tf.reshape(tf.transpose(x), [-1]), vocab_size)
@@ -233,9 +233,9 @@ def _recurrent(
     x: tf.Tensor,
     *weights: tf.Tensor,
 ) -> tf.Tensor:
-    """Applies a layer that takes and gives time first to `x` [n, time, size]."""
+    """Applies a time-major layer to `x` [n, time, size]."""
     outputs = recurrent_layer(tf.transpose(x, [1, 0, 2]), *weights)
-    # The loop over time forgets how many steps there are.
+    # The loop over time loses the static number of steps.
     outputs = tf.reshape(outputs, [sequence_length, -1, outputs.shape[-1]])
     return tf.transpose(outputs, [1, 0, 2])
 
@@ -265,7 +265,7 @@ def _with_lstm_state(
 ) -> _LayerWeights:
     recurrent_kernel = initializers.orthogonal(rng, units, 4 * units)
     bias = initializers.zeros(4 * units)
-    bias[units : 2 * units] = 1.0  # Forget nothing at first.
+    bias[units : 2 * units] = 1.0  # Forget little at first.
     return kernel, recurrent_kernel, bias
 
 

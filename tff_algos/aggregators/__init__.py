@@ -1,4 +1,4 @@
-"""Aggregation factories that drop into any TFF code."""
+"""Aggregation factories that work with any TFF code."""
 
 from tff_algos.aggregators.exclude_non_finite import ExcludeNonFiniteFactory
 from tff_algos.aggregators.gather import GatherFactory, build_gather_computation

@@ -10,7 +10,7 @@ from tff_algos.finite import all_finite, zero_unless
 
 
 def check_floating_point(value_type: tff.Type) -> None:
-    """Raises TypeError if `value_type` holds anything but floating point tensors."""
+    """Raises TypeError if `value_type` has tensors that are not floating point."""
     if not tff.types.is_structure_of_floats(value_type):
         raise TypeError(
             "Expected value_type to be a structure of floating point tensors, "
@@ -21,14 +21,14 @@ def check_floating_point(value_type: tff.Type) -> None:
 def build_exclude_computation(
     value_type: tff.Type, weight_type: tff.Type
 ) -> tff.Computation:
-    """Builds what makes zeros of a client's value and weight that are not finite.
+    """Builds the computation that replaces a non-finite value and its weight by zeros.
 
     Returns:
-      A computation `(value, weight) -> (value, weight, int32)`, the last 1 for a
-      client that is excluded.
+      A computation `(value, weight) -> (value, weight, int32)`; the last result is 1
+      if the client is excluded, else 0.
 
     Raises:
-      TypeError: If `value_type` holds anything but floating point tensors.
+      TypeError: If `value_type` has tensors that are not floating point.
     """
     check_floating_point(value_type)
 
@@ -45,7 +45,7 @@ def build_exclude_computation(
 def weighted_or_mean(
     factory: tff.aggregators.WeightedAggregationFactory | None,
 ) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns `factory`, or for None `tff.aggregators.MeanFactory()`.
+    """Returns `factory`, or `tff.aggregators.MeanFactory()` if it is None.
 
     Raises:
       TypeError: If `factory` is not a weighted aggregation factory.
@@ -62,14 +62,13 @@ def weighted_or_mean(
 class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
     """Gives clients with NaN or infinity a zero value of weight zero.
 
-    Wraps another weighted factory, and is itself an ordinary
-    `tff.aggregators.WeightedAggregationFactory`. A mean over the others is what
-    remains, where a plain `tff.aggregators.MeanFactory` returns NaN since
-    NaN * 0 is NaN. With every client excluded the inner factory decides (the
-    mean of nothing is NaN, which TFF's finalizers reject).
+    Wraps another weighted factory. The result is the mean over the other clients,
+    whereas a plain `tff.aggregators.MeanFactory` returns NaN because NaN * 0 is NaN. If
+    every client is excluded, the result is the inner factory's for zero weights (for a
+    mean NaN, which TFF's finalizers reject).
 
-    For example, stock MimeLite does not sanitise the full gradients, so that one
-    diverged client destroys the shared optimizer state:
+    For example, TFF's MimeLite does not sanitize the full gradients, so a single
+    diverged client destroys the shared optimizer state; this prevents it:
 
         tff.learning.algorithms.build_weighted_mime_lite(
             model_fn,
@@ -97,7 +96,7 @@ class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
         process's, under `inner`.
 
         Raises:
-          TypeError: If `value_type` holds anything but floating point tensors.
+          TypeError: If `value_type` has tensors that are not floating point.
         """
         exclude = build_exclude_computation(value_type, weight_type)
         process = self._inner.create(value_type, weight_type)

@@ -1,4 +1,4 @@
-"""Every client's value as a row, for aggregates that are not sums."""
+"""Gathers clients' values as rows, for aggregates that are not sums."""
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -8,7 +8,7 @@ def build_gather_computation(value_type: tff.Type) -> tff.Computation:
     """Builds `({value}@CLIENTS -> rows@SERVER)`; see `GatherFactory`.
 
     Raises:
-      TypeError: If `value_type` holds anything but tensors of known shape.
+      TypeError: If `value_type` has tensors of unknown shape or non-tensors.
     """
     if not tff.types.is_structure_of_tensors(value_type) or not all(
         tff.types.is_shape_fully_defined(tensor.shape)
@@ -18,7 +18,7 @@ def build_gather_computation(value_type: tff.Type) -> tff.Computation:
             "Expected value_type to be a structure of tensors of known shape, found "
             f"{value_type}."
         )
-    # With Python containers throughout, which an anonymous struct has none of.
+    # Gives anonymous structs, which have no Python container, a container.
     value_type = tff.to_type(
         tff.types.structure_from_tensor_type_tree(lambda tensor: tensor, value_type)
     )
@@ -35,7 +35,7 @@ def build_gather_computation(value_type: tff.Type) -> tff.Computation:
             lambda tensor: tf.zeros([0, *tensor.shape], tensor.dtype), value_type
         )
 
-    # So plain that a runtime can tell that it only ever appends a row.
+    # Kept this simple so that a runtime can recognize that it only appends a row.
     @tff.tensorflow.computation(rows_type, value_type)
     def append(rows, value):
         return tf.nest.map_structure(
@@ -66,21 +66,21 @@ def _tensor_types(value_type: tff.Type) -> list[tff.TensorType]:
 class GatherFactory(tff.aggregators.UnweightedAggregationFactory):
     """Stacks clients' values along a new first axis, in the order of the clients.
 
-    The server sees every client's value by itself: incompatible with secure
-    aggregation, and with privacy mechanisms that rest on sums alone.
+    The server sees individual clients' values: incompatible with secure aggregation and
+    with privacy mechanisms that require sums.
 
-    A value may be any structure of tensors. Who must know whose row is whose gathers
-    `<client_id, value>`, who needs weights `<weight, value>`.
+    A value may be any structure of tensors. To identify rows, gather
+    `<client_id, value>`; to get weights, gather `<weight, value>`.
     """
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Returns the process for values of the given type.
 
-        Its result has every tensor of the value with a leading axis of unknown size,
-        one row per client. It has neither state nor measurements.
+        Its result has the value's tensors with a leading axis of unknown size, one row
+        per client. It has neither state nor measurements.
 
         Raises:
-          TypeError: If `value_type` holds anything but tensors of known shape.
+          TypeError: If `value_type` has tensors of unknown shape or non-tensors.
         """
         gather = build_gather_computation(value_type)
 

@@ -1,4 +1,4 @@
-"""The mean over all clients there are of each one's latest update.
+"""The mean over all clients of each client's latest update.
 
 Gu, Huang, Zhang, Huang: "Fast Federated Learning in the Presence of Arbitrary Device
 Unavailability", 2021, arXiv 2106.04159 (MIFA).
@@ -24,10 +24,11 @@ class LatestUpdatesState:
     """The state of `LatestUpdatesFactory`.
 
     Attributes:
-      rows: The value's structure with a leading axis of N: each client's latest value,
-        over the decay that it was made with; zeros for who has had none.
-      seen: bool [N], who has had one.
-      factor: float64 [], what the rows are to be multiplied by now.
+      rows: The value's structure with a leading axis of N: each client's latest update,
+        divided by the `factor` of its round; zeros for clients not yet seen.
+      seen: bool [N], whether a client has sent an update.
+      factor: float64 [], the current scale of the rows: decay to the power of the
+        round.
     """
 
     rows: object
@@ -36,17 +37,16 @@ class LatestUpdatesState:
 
 
 class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
-    """Remembers every client's latest update; the mean is over all clients' each time.
+    """Remembers every client's latest update and averages them over all clients.
 
-    Values are `<client_index, update>`, the index int32 in [0, N). Clients who do not
-    take part in a round count with what they sent last, and with zero before they ever
-    have. Weights only tell who counts: those of weight zero, or whose update is not
-    finite, are left out, and what they sent before stays. With nobody left the result
-    is NaN, which learning processes reject.
+    Values are `<client_index, update>`, with an int32 index in [0, N). Clients that do
+    not take part in a round contribute their latest update, or zero if they have not
+    sent any. Weights do not scale the updates: clients with weight zero or an update
+    that is not finite are excluded, and their previous update is kept. If no client is
+    left, the result is NaN, which learning processes reject.
 
-    The server sees every client's update by itself, and whose it is: incompatible with
-    secure aggregation, and with privacy mechanisms that rest on sums alone. It holds
-    N * d numbers.
+    The server sees individual, identified clients' updates: incompatible with secure
+    aggregation and with privacy mechanisms that require sums. It holds N * d numbers.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         decay: float = 1.0,
         memory_dtype: MemoryDtype | None = None,
     ) -> None:
-        """Sets what is remembered.
+        """Initializes the factory.
 
         Args:
-          num_clients: N, all clients there are, >= 1.
+          num_clients: N, the number of all clients, >= 1.
           mean_over: The mean's denominator: "all" N clients, or those "seen" so far.
-          wait_for_all: Whether the mean is zero until everybody has sent an update.
-          decay: Factor on what is remembered after every round, in (0, 1]: that of the
-            learning rate, so that old updates shrink as new ones do.
-          memory_dtype: Of the rows that are kept; None for the updates' own.
+          wait_for_all: Whether the mean is zero until every client has sent an update.
+          decay: Factor on the remembered updates after every round, in (0, 1]; the
+            client learning rate's decay makes old updates shrink like new ones.
+          memory_dtype: The dtype of the rows; None for the updates' dtype.
 
         Raises:
           ValueError: If an argument is out of range.
@@ -100,8 +100,8 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         `num_non_finite_clients` and `num_seen_clients`, int32.
 
         Raises:
-          TypeError: If `value_type` is anything else, or an update holds anything but
-            floating point tensors of known shape.
+          TypeError: If `value_type` is anything else, or an update has tensors that
+            are not floating point or whose shape is unknown.
         """
         update_type = indexed_update_type(value_type)
         exclude = build_exclude_computation(update_type, weight_type)
@@ -178,13 +178,12 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
             new = tf.boolean_mask(new, present) / tf.cast(state.factor, new.dtype)
             return tf.tensor_scatter_nd_update(rows, index, tf.cast(new, rows.dtype))
 
-        # The first round is at the first rate, hence at factor 1.
         rows = tf.nest.map_structure(with_latest, state.rows, gathered["update"])
         count = self._num_clients if self._mean_over == "all" else num_seen
         factor = state.factor
         if self._wait_for_all:
             factor = tf.where(tf.reduce_all(seen), factor, tf.zeros_like(factor))
-        # A round that nobody counts in has no result, as the mean of nothing.
+        # Without clients the result is NaN, like that of `tff.aggregators.MeanFactory`.
         factor = tf.where(
             tf.reduce_any(present), factor, tf.constant(np.nan, tf.float64)
         )
@@ -195,7 +194,8 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
             return average * tf.cast(factor, new.dtype)
 
         result = tf.nest.map_structure(mean, rows, gathered["update"])
-        # Finalizers reject it then, as they would every round that such rows are in.
+        # Finalizers reject a result whose norm is not finite. Storing its rows would
+        # make them reject all later rounds.
         squares = [tf.reduce_sum(tensor**2) for tensor in tf.nest.flatten(result)]
         finite = tf.reduce_all([tf.math.is_finite(square) for square in squares])
         # Not tf.where, which would copy every row.
@@ -213,7 +213,7 @@ def _count(seen: tf.Tensor) -> tf.Tensor:
 
 
 def checked_index(client_index: tf.Tensor, num_clients: int) -> tf.Tensor:
-    """Returns clients' numbers, once it is sure that they are in [0, `num_clients`)."""
+    """Returns `client_index`; fails at run time unless in [0, `num_clients`)."""
     valid = (client_index >= 0) & (client_index < num_clients)
     expected = f"Expected client_index in [0, {num_clients}), found"
     check = tf.debugging.Assert(tf.reduce_all(valid), [expected, client_index])
@@ -222,7 +222,7 @@ def checked_index(client_index: tf.Tensor, num_clients: int) -> tf.Tensor:
 
 
 def indexed_update_type(value_type: tff.Type) -> tff.Type:
-    """Returns the update's type of `<client_index=int32, update=...>`.
+    """Returns the type of the update in `<client_index=int32, update=...>`.
 
     Raises:
       TypeError: If `value_type` is anything else.

@@ -1,4 +1,4 @@
-"""The mean of clients' updates, and each of them by itself."""
+"""The mean of clients' updates together with the individual updates."""
 
 import collections
 
@@ -14,13 +14,14 @@ from tff_algos.aggregators.latest_updates import indexed_update_type
 
 
 class MeanAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Adds every client's update, with its number and weight, to their mean.
+    """Returns the mean and, with its client's index and weight, every client's update.
 
-    Values are `<client_index, update>`, the index int32. The mean is what another
-    factory makes of the updates. Updates that are not finite are zeros of weight zero.
+    Values are `<client_index, update>`, with an int32 index. The mean is another
+    factory's aggregate of the updates. Updates that are not finite are replaced by zero
+    updates of weight zero.
 
-    The server sees every client's update by itself, and whose it is: incompatible with
-    secure aggregation, and with privacy mechanisms that rest on sums alone.
+    The server sees individual, identified clients' updates: incompatible with secure
+    aggregation and with privacy mechanisms that require sums.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class MeanAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
         `num_non_finite_clients` (int32) and the inner process's, under `inner`.
 
         Raises:
-          TypeError: If `value_type` is anything else, or an update holds anything but
-            floating point tensors of known shape.
+          TypeError: If `value_type` is anything else, or an update has tensors that
+            are not floating point or whose shape is unknown.
         """
         update_type = indexed_update_type(value_type)
         exclude = build_exclude_computation(update_type, weight_type)

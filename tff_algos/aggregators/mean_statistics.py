@@ -1,7 +1,7 @@
-"""Clients' statistics of their examples, beside another aggregate.
+"""Averages clients' statistics of their examples, beside another aggregate.
 
-Moving means and variances of batch normalisation are no weights that an update could
-be of: they are averaged by themselves, by how many examples they are of.
+Moving means and variances of batch normalization are not trained, so updates do not
+include them. They are averaged separately, weighted by their numbers of examples.
 """
 
 import collections
@@ -12,7 +12,7 @@ from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
 
 
 class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Averages statistics by numbers of examples, and gives updates to another factory.
+    """Averages statistics weighted by examples; another factory aggregates updates.
 
     Values are `<update, statistics, num_examples>`.
     """
@@ -32,7 +32,7 @@ class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
     ) -> tff.templates.AggregationProcess:
         """Returns the process for values and weights of the given types.
 
-        Its result is `<update=the inner process's, statistics=their mean>`, its state
+        Its result is `<update=the inner process's, statistics=their mean>`. Its state
         and measurements are the inner process's.
         """
         inner = self._inner.create(value_type.update, weight_type)

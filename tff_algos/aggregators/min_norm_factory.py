@@ -1,4 +1,4 @@
-"""The aggregate of least norm: a common descent direction of all clients.
+"""The min-norm aggregate: a common descent direction of all clients.
 
 Hu, Shaloudegi, Zhang, Yu: "Federated Learning Meets Multi-Objective Optimization",
 2022, arXiv 2006.11489 (FedMGDA+). The multiple gradient descent algorithm is by
@@ -30,28 +30,28 @@ _named = collections.OrderedDict
 
 
 class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
-    """Combines clients' updates to the one of least norm.
+    """Aggregates clients' updates to their convex combination of least norm.
 
         min over lambda of || sum_i lambda_i * u_i ||
         with sum_i lambda_i = 1, lambda >= 0, |lambda_i - lambda0_i| <= epsilon
 
-    u_i is a client's update, or with `normalize` its direction u_i / ||u_i||, the norm
-    over all tensors together. lambda_0 is in proportion to the clients' weights. Where
-    the box is wide, the result d satisfies <u_i, d> >= ||d||^2 for every client: no
-    client's loss rises at first order. With `epsilon` 0 it is the weighted mean, of
-    directions with `normalize`. Directions do not depend on how large a client makes
-    its update.
+    u_i is a client's update or, with `normalize`, its direction: the update divided by
+    its global norm. lambda_0 is proportional to the clients' weights. If the box is
+    wide enough, the result d satisfies <u_i, d> >= ||d||^2 for every client: to first
+    order, a step along d increases no client's loss. With `epsilon` 0 the result is the
+    weighted mean of the updates or directions. Directions do not depend on the length
+    of a client's update.
 
-    Clients with a weight of zero, or whose update is not finite, take no part, and
-    lambda_0 sums to one over the others. With nobody left the result is NaN, as of
-    `tff.aggregators.MeanFactory`, which learning processes reject.
+    Clients with weight zero or an update that is not finite are excluded, and lambda_0
+    sums to one over the others. If no client is left, the result is NaN, like
+    `tff.aggregators.MeanFactory`'s, which learning processes reject.
 
-    Inner products of float32 updates are right to about 1e-8 of the updates' norms,
-    those of other dtypes to float64's precision; weights are found in float64.
+    Inner products of float32 updates have an error of about 1e-8 of the updates' norms;
+    those of other dtypes have float64's precision. Weights are computed in float64.
 
-    The server sees every client's update by itself: incompatible with secure
-    aggregation, and with privacy mechanisms that rest on sums alone. It holds all of
-    them at once or, with `num_blocks`, one block of columns after the other.
+    The server sees individual clients' updates: incompatible with secure aggregation
+    and with privacy mechanisms that require sums. It holds all updates at once or, with
+    `num_blocks`, one block of columns at a time.
 
     For example, in TFF's own FedAvg:
 
@@ -73,25 +73,23 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         zero_update_policy: ZeroUpdatePolicy = "exclude",
         num_blocks: int = 1,
     ) -> None:
-        """Sets the rule.
+        """Initializes the factory.
 
         Args:
-          epsilon: Half the width of the box around lambda_0, >= 0; 1 for none.
+          epsilon: Half the width of the box around lambda_0, >= 0; 1 for no box.
           normalize: Whether updates are divided by their norms.
           median_norm_lr: Whether the combination of directions is multiplied by the
-            median norm of those who take part; only with `normalize`.
-          cap: The largest weight, in (0, 1]; where it is less than an equal share of
-            all, weights are equal. None for no cap. A lambda_0 that exceeds it is
-            replaced by the nearest weights that do not.
-          zero_update_policy: What of an update of zero (its norm at most 1e-12 of the
-            largest): "exclude" leaves the client out; "keep" takes it for what it is
-            to all clients, a point that cannot be improved, and the result is zero
-            where the box allows it.
-          num_blocks: 1: the server holds all updates, S * d numbers. More: it holds
-            so many blocks of their columns one after the other, S * d / `num_blocks`
-            numbers at a time, for which clients upload in as many turns, and in a
-            last one their part of the combination. Runtimes keep the clients' updates
-            in between.
+            median update norm of the participating clients; only with `normalize`.
+          cap: The largest weight, in (0, 1]; None for no cap. A lambda_0 that exceeds
+            it is replaced by the nearest weights that do not. If `cap` is less than an
+            equal share, weights are equal.
+          zero_update_policy: How to treat a numerically zero update (its norm is at
+            most 1e-12 of the largest): "exclude" drops the client, "keep" retains it,
+            so that the result is zero if the box allows.
+          num_blocks: The number of column blocks that the server processes one at a
+            time. It holds S * d / `num_blocks` numbers; clients upload one block per
+            turn and, in a final turn, their term of the combination. The runtime keeps
+            the clients' updates between turns.
 
         Raises:
           ValueError: If an argument is out of range.
@@ -125,19 +123,20 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
 
         It has no state. Its measurements are scalars at the server:
 
-          num_non_finite_clients: int32, clients left out since something of theirs
-            was not finite.
-          num_zero_updates: int32, clients whose update was zero.
-          qp_fallbacks: int32, 1 where the solver's certificate failed, so that the
-            weights were lambda_0.
-          qp_gap: float32, by how much half of the squared norm may exceed the least.
-          qp_iterations: int32, of the solver.
-          lambda_min, lambda_max: float32, extreme weights of those who take part.
-          base_update_norm: float32, the norm with weights lambda_0.
+          num_non_finite_clients: int32, clients excluded because their update was not
+            finite.
+          num_zero_updates: int32, clients whose update was numerically zero.
+          qp_fallbacks: int32, 1 if the solver's solution was not accepted and lambda_0
+            was used instead, else 0.
+          qp_gap: float32, upper bound on half the squared norm's excess over its
+            minimum.
+          qp_iterations: int32, iterations of the solver.
+          lambda_min, lambda_max: float32, extreme weights of participating clients.
+          base_update_norm: float32, the norm of the combination by lambda_0.
 
         Raises:
-          TypeError: If `value_type` holds anything but floating point tensors of
-            known shape.
+          TypeError: If `value_type` has tensors that are not floating point or whose
+            shape is unknown.
         """
         check_floating_point(value_type)
         if self._num_blocks == 1:
@@ -168,8 +167,8 @@ def _build_combination(
 ) -> tff.Computation:
     """Builds `({value}@CLIENTS, {weight}@CLIENTS -> <value, measurements>)`.
 
-    The inner products tell which updates are not finite, so that clients need not look
-    at theirs.
+    Non-finite updates are detected from the inner products, so clients need not check
+    their own.
     """
     gather = build_gather_computation(
         tff.StructType([("weight", weight_type), ("value", value_type)])
@@ -209,7 +208,7 @@ def _build_combination(
 def _measurements(
     excluded: tf.Tensor, chosen: MinNormWeights
 ) -> collections.OrderedDict[str, tf.Tensor]:
-    """Returns those of the rule and how many clients were excluded, of [S]."""
+    """Returns the rule's measurements and the number of clients excluded, of [S]."""
     count = tf.reduce_sum(tf.cast(excluded, tf.int32))
     return _named(num_non_finite_clients=count, **chosen.measurements)
 
@@ -217,10 +216,10 @@ def _measurements(
 def _build_blockwise_combination(
     rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type, num_blocks: int
 ) -> tff.Computation:
-    """Builds what `_build_combination` does, with a block of columns at a time.
+    """Builds `_build_combination`'s computation for one block of columns at a time.
 
-    A client finds its own coefficient by the fingerprint of its update, so it needs no
-    number of its own; those of equal updates share theirs.
+    A client looks up its coefficient by the fingerprint of its update, so it needs no
+    index; clients with equal updates share their coefficients equally.
     """
     specs = tff.types.type_to_tf_tensor_specs(value_type)
     leaves = tf.nest.flatten(specs)
@@ -265,7 +264,7 @@ def _build_blockwise_combination(
     rows_type = gather_block.type_signature.result.member
     gram_type = tff.TensorType(np.float64, [None, None])
 
-    # The next block's number comes with a block that is here: so they come in turns.
+    # Returning the next index with a block's products makes blocks arrive one by one.
     @tff.tensorflow.computation(rows_type, np.int32)
     @tf.function
     def first_gram(rows, index):
@@ -294,7 +293,7 @@ def _build_blockwise_combination(
     @tf.function
     def own_part(blocks, own_fingerprint, coefficients, labels):
         mine = tf.cast(tf.equal(labels["fingerprint"], own_fingerprint), tf.float64)
-        # Nothing found would be 0 / 0: no number, and a round that is rejected.
+        # Without a match this is 0 / 0 = NaN, and the round is rejected.
         coefficient = tf.reduce_sum(mine * coefficients) / tf.reduce_sum(mine)
         return blocks * tf.cast(coefficient, dtype)
 

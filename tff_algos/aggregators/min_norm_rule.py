@@ -1,4 +1,4 @@
-"""The rule behind `MinNormFactory`: from inner products of updates to their weights."""
+"""The rule of `MinNormFactory`: maps inner products of updates to their weights."""
 
 import collections
 from typing import Literal
@@ -11,16 +11,16 @@ from tff_algos.solvers import box_simplex, min_norm
 
 ZeroUpdatePolicy = Literal["exclude", "keep"]
 
-# Columns that are converted to float64 at once, so that the copy stays in caches.
+# Columns converted to float64 at a time, few enough for the copy to stay in caches.
 _BLOCK_COLUMNS = 1 << 12
 # Columns whose products are summed in float32.
 _SHORT_COLUMNS = 1 << 11
-# Whose products are made while those before are added.
+# Blocks multiplied in parallel while earlier products are added.
 _BLOCKS_AT_ONCE = 8
-# Where the longest row's square is less, those that are not zero to the rule could
-# have squares too small for float32.
+# If the longest row's squared norm is below this, rows that the rule does not treat as
+# zero could have squared norms that underflow in float32.
 _LEAST_LONGEST = 1e-8
-# Norms below this share of the largest are taken for zero.
+# Norms of at most this fraction of the largest are treated as zero.
 _TINY = 1e-12
 
 
@@ -28,8 +28,8 @@ def gram_matrix(rows: tf.Tensor, others: tf.Tensor | None = None) -> tf.Tensor:
     """Returns the inner products of rows, float64 [S, S].
 
     Args:
-      rows: Floating point [S, ...]. Only blocks of columns are converted to float64.
-      others: [R, ...], to return their inner products with `rows`, [R, S].
+      rows: Floating point [S, ...]; converted to float64 by blocks of columns.
+      others: [R, ...]; if given, their inner products with `rows` are returned, [R, S].
     """
     return _sum_of_products(
         rows, rows if others is None else others, _BLOCK_COLUMNS, tf.float64
@@ -39,10 +39,10 @@ def gram_matrix(rows: tf.Tensor, others: tf.Tensor | None = None) -> tf.Tensor:
 def quick_gram_matrix(rows: tf.Tensor) -> tf.Tensor:
     """Returns `gram_matrix(rows)`, in a third of the time for float32.
 
-    Products of float32 are summed in float32 over 2,048 columns and then in float64:
-    the error is about 1e-8 of the two norms' product, 1e-6 where few columns are all
-    that counts (or what the device takes for a float32 product allows). Rows whose
-    squares float32 does not hold are multiplied in float64, as other dtypes are.
+    Products of float32 are summed in float32 over 2,048 columns and then in float64.
+    The error is about 1e-8 of the product of the norms, 1e-6 if few columns dominate,
+    or more on devices with less precise float32 products. Rows whose squared norms
+    overflow or underflow in float32, and other dtypes, are multiplied in float64.
 
     Args:
       rows: Floating point [S, ...].
@@ -63,10 +63,10 @@ def quick_gram_matrix(rows: tf.Tensor) -> tf.Tensor:
 def _sum_of_products(
     rows: tf.Tensor, others: tf.Tensor, width: int, dtype: tf.DType
 ) -> tf.Tensor:
-    """Returns inner products, multiplied in `dtype` `width` columns at a time."""
+    """Returns inner products, multiplied in `dtype`, `width` columns at a time."""
     size = tf.reduce_prod(tf.shape(rows)[1:])
     right = tf.reshape(rows, [tf.shape(rows)[0], size])
-    # One tensor for both, or the loop would cut every block out twice.
+    # One tensor for both; otherwise the loop would slice every block twice.
     left = right if others is rows else tf.reshape(others, [tf.shape(others)[0], size])
 
     def block_of(matrix, start):
@@ -99,8 +99,8 @@ def combine_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 def combine_some_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Returns `combine_rows` of the rows whose coefficients are not zero.
 
-    The others may hold anything, NaN too. Takes longer than `combine_rows`, and no more
-    memory.
+    The other rows may have any values, including NaN. Takes longer than `combine_rows`,
+    but no more memory.
     """
     coefficients = tf.cast(coefficients, rows.dtype)
 
@@ -120,11 +120,11 @@ def combine_some_rows(coefficients: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 @attrs.frozen
 class MinNormWeights:
-    """How rows are combined.
+    """The coefficients of the rows, with measurements.
 
     Attributes:
-      coefficients: Of the rows, as they are, float64 [S]: the weights, divided by the
-        rows' norms where rows are normalised, times their median where that is wanted.
+      coefficients: float64 [S], of the unnormalized rows: the weights, divided by the
+        rows' norms with `normalize` and times the median norm with `median_norm_lr`.
       measurements: Scalars by name; see `aggregators.MinNormFactory.create`.
     """
 
@@ -134,7 +134,7 @@ class MinNormWeights:
 
 @attrs.frozen(kw_only=True)
 class MinNormRule:
-    """What decides the weights; see `aggregators.MinNormFactory`."""
+    """The settings of the weights; see `aggregators.MinNormFactory`."""
 
     epsilon: float
     normalize: bool
@@ -147,7 +147,7 @@ class MinNormRule:
 
         Args:
           gram: Inner products of the rows, float64 [S, S].
-          client_weights: In proportion to lambda_0, [S]; who has 0 takes no part.
+          client_weights: Proportional to lambda_0, [S]; 0 excludes a row.
         """
         client_weights = tf.cast(client_weights, tf.float64)
         present = client_weights > 0
@@ -179,7 +179,7 @@ class MinNormRule:
         )
         if self.median_norm_lr:
             scales *= _median(norms, taken)
-        # With nobody present there is no aggregate: NaN, as the mean of nothing is.
+        # Without clients the result is NaN, like that of `tff.aggregators.MeanFactory`.
         nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
         return MinNormWeights(
             weights * scales + tf.cast(nothing, tf.float64), measurements
@@ -189,7 +189,7 @@ class MinNormRule:
         """Returns the largest weight allowed, float64 []."""
         if self.cap is None:
             return tf.constant(1.0, tf.float64)
-        # Below an equal share for all there would be no weights that sum to one.
+        # With a cap below an equal share, no weights would sum to one.
         count = tf.reduce_sum(tf.cast(taken, tf.float64))
         return tf.maximum(
             tf.constant(self.cap, tf.float64),
@@ -205,13 +205,13 @@ class MinNormRule:
 
 
 def _extreme(reduce, weights: tf.Tensor, taken: tf.Tensor, other: float) -> tf.Tensor:
-    """Returns the least or the largest weight of those who take part, float32 []."""
+    """Returns the smallest or the largest weight of the rows taken, float32 []."""
     others = tf.constant(other, tf.float64)
     return tf.cast(reduce(tf.where(taken, weights, others)), tf.float32)
 
 
 def _median(values: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
-    """Returns the median of those who take part, float64 []; 0 of nobody."""
+    """Returns the median of the values taken, float64 []; 0 if there are none."""
     ascending = tf.sort(tf.boolean_mask(values, taken))
     count = tf.size(ascending)
     middle = ascending[(count - 1) // 2 : count // 2 + 1]

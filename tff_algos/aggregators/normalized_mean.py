@@ -1,4 +1,4 @@
-"""The mean of clients' directions, whatever the lengths of their updates."""
+"""The mean of clients' update directions, independent of the updates' lengths."""
 
 import collections
 from typing import Any
@@ -14,7 +14,7 @@ from tff_algos.aggregators.exclude_non_finite import (
 
 def squared_norm(value: Any) -> tf.Tensor:
     """Returns the squared L2 norm of a structure of tensors, float64 []."""
-    # tf.linalg.global_norm has no vectorised form.
+    # tf.linalg.global_norm cannot be vectorized over clients.
     return tf.add_n(
         [
             tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64)))
@@ -26,13 +26,13 @@ def squared_norm(value: Any) -> tf.Tensor:
 class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """Divides every client's update by its norm, then takes the weighted mean.
 
-    FedAvg-n of Hu et al., 2022, arXiv 2006.11489. The norm is over all tensors of the
-    update together. Clients whose update is zero or not finite get weight zero.
+    FedAvg-n of Hu et al., 2022, arXiv 2006.11489. The norm is the global norm of the
+    update. Clients whose update is zero or not finite get weight zero.
 
-    Clients normalise their own updates, so the server need not see any by itself:
-    `inner` may be a secure sum. A client that does not follow the protocol can then
-    send an update of any length. Where the server may see them,
-    `MinNormFactory(epsilon=0.0, normalize=True)` gives the same mean and normalises
+    Clients normalize their own updates, so the server need not see individual ones:
+    `inner` may be a secure sum. However, a client that violates the protocol can send
+    an update of any length. If the server may see individual updates,
+    `MinNormFactory(epsilon=0.0, normalize=True)` computes the same mean and normalizes
     at the server.
     """
 
@@ -56,7 +56,7 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         process's, under `inner`.
 
         Raises:
-          TypeError: If `value_type` holds anything but floating point tensors.
+          TypeError: If `value_type` has tensors that are not floating point.
         """
         exclude = build_exclude_computation(value_type, weight_type)
         process = self._inner.create(value_type, weight_type)

@@ -1,4 +1,4 @@
-"""Sums that weigh clients by powers of their losses (q-FedAvg).
+"""Sums weighted by powers of the clients' losses (q-FedAvg).
 
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", 2020,
 arXiv 1905.10497.
@@ -13,33 +13,34 @@ import tensorflow_federated as tff
 from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.normalized_mean import squared_norm
 
-# The authors' floor: for q < 1 the sums hold negative powers of the loss.
+# The authors' floor, needed for q < 1: the sums contain negative powers of the loss.
 LOSS_FLOOR = 1e-10
 
 
 class QFairFactory(tff.aggregators.WeightedAggregationFactory):
-    """Combines model deltas by powers of the losses that clients had before.
+    """Combines model deltas by powers of the clients' losses before training.
 
         sum_k F_k^q * D_k / sum_k (q * F_k^(q-1) * ||D_k||^2 + L * F_k^q)
 
-    delta_k is a client's update, D_k = L * delta_k, and the weight that comes with it
-    is its loss F_k at the server's model, plus `LOSS_FLOOR` so that a loss of zero is
-    told from a client that takes no part: those have weight zero, or an update that
-    is not finite. With q = 0 the result is the mean over clients, for every L.
+    delta_k is a client's update and D_k = L * delta_k. Its weight is its loss F_k at
+    the server's model plus `LOSS_FLOOR`, which distinguishes a zero loss from an
+    excluded client. Clients with weight zero or an update that is not finite are
+    excluded. With q = 0 the result is the mean over clients, for every L.
 
-    Only sums leave the clients, so the server need not see any update by itself.
+    The server needs only sums over clients, not individual updates.
 
-    Powers of large losses overflow: clients divide theirs by the mean loss of the
-    round before (1 in the first), which is the state and cancels out.
+    Because powers of large losses overflow, clients divide their loss by the previous
+    round's mean loss (1 in the first round), which is the state; it cancels out.
     """
 
     def __init__(self, q: float, lipschitz: float) -> None:
-        """Sets the rule.
+        """Initializes the factory.
 
         Args:
-          q: How much clients with large losses weigh, >= 0; 0 for all alike.
-          lipschitz: L, gradient per weight, > 0: an estimate of how fast gradients
-            change; the inverse of the client learning rate.
+          q: Fairness exponent, >= 0: larger values give clients with large losses more
+            weight; 0 is uniform.
+          lipschitz: L, gradient per weight, > 0: an estimate of the gradient's
+            Lipschitz constant; the inverse of the client learning rate.
 
         Raises:
           ValueError: If an argument is out of range.
@@ -57,12 +58,12 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns the process for model deltas and losses of the given types.
 
         Its state is the mean loss of the last round that had one, float64. Its
-        measurements are `num_non_finite_clients` (int32) and `mean_loss` (float32).
-        With no client left, or an overflow, the result is not finite, which learning
-        processes reject.
+        measurements are `num_non_finite_clients` (int32) and `mean_loss` (float32). If
+        no client is left or a sum overflows, the result is not finite, and learning
+        processes reject it.
 
         Raises:
-          TypeError: If `value_type` holds anything but floating point tensors.
+          TypeError: If `value_type` has tensors that are not floating point.
         """
         exclude = build_exclude_computation(value_type, weight_type)
         q, lipschitz = self._q, self._lipschitz

@@ -8,9 +8,9 @@ from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
 
 
 class TotalWeightFactory(tff.aggregators.WeightedAggregationFactory):
-    """Adds the sum of the clients' weights to what another factory makes.
+    """Adds the sum of the clients' weights to another factory's aggregate.
 
-    For a server update that must know how many clients, or examples, a mean is over.
+    For server updates that need the number of clients or examples behind a mean.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class TotalWeightFactory(tff.aggregators.WeightedAggregationFactory):
     ) -> tff.templates.AggregationProcess:
         """Returns the process for values and weights of the given types.
 
-        Its result is `<value=the inner process's, total_weight=of the weights' type>`,
-        its state and measurements are the inner process's.
+        Its result is `<value=the inner process's, total_weight=of the weights' type>`.
+        Its state and measurements are the inner process's.
         """
         process = self._inner.create(value_type, weight_type)
 

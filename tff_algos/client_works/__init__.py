@@ -1,9 +1,9 @@
-"""Local work of clients: `tff.learning.templates.ClientWorkProcess`es.
+"""Client works: `tff.learning.templates.ClientWorkProcess`es.
 
-Every process here composes with TFF's own distributors, aggregators and
-finalizers, takes a `tff.learning.models.FunctionalModel` or a no-argument
-function that returns a `tff.learning.models.VariableModel`, and treats invalid
-clients alike (`client_report.report`).
+Every process composes with TFF's own distributors, aggregators and finalizers,
+takes a `tff.learning.models.FunctionalModel` or a no-argument function that
+returns a `tff.learning.models.VariableModel`, and excludes invalid clients by
+the same policy (`client_report.report`).
 """
 
 from tff_algos.client_works.afl_training import (

@@ -1,4 +1,4 @@
-"""Local training of clients whose weights follow their losses.
+"""Local training with client weights that grow with the clients' losses.
 
 The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
 Federated Learning", 2019, arXiv 1902.00146.
@@ -29,7 +29,7 @@ class AgnosticState:
 
     Attributes:
       round_num: int32 [].
-      mixture: lambda, float64 [N]: the weights of all clients, which sum to one.
+      mixture: lambda, float64 [N]: the weights of all clients; they sum to one.
     """
 
     round_num: object
@@ -37,7 +37,7 @@ class AgnosticState:
 
 
 def _summing_losses(afl_loss: AflLoss) -> local_training.StepGradients:
-    """Returns plain gradients that carry the sum of the losses, and of their weights."""
+    """Returns plain gradients; their carry sums the losses and the losses' weights."""
 
     def gradients(model, state, batch):
         result, (total, count) = local_training.plain_gradients(model, state, batch)
@@ -52,17 +52,17 @@ def _summing_losses(afl_loss: AflLoss) -> local_training.StepGradients:
 def ascend(
     mixture: tf.Tensor, losses: tf.Tensor, takes_part: tf.Tensor, rate: float
 ) -> tf.Tensor:
-    """Moves weights towards clients with large losses.
+    """Moves weight towards clients with large losses.
 
     Args:
       mixture: lambda, float64 [N], on the simplex.
-      losses: float64 [N]; only those of clients that take part are looked at.
-      takes_part: bool [N], who reports a loss. The others keep their weights, and those
-        who report share the rest: their lambdas move within their sum of before.
+      losses: float64 [N]; ignored for clients that do not take part.
+      takes_part: bool [N], whether a client reports a loss. Clients that do not keep
+        their weight; the total weight of the others is unchanged.
       rate: gamma_lambda, per loss.
 
     Returns:
-      The Euclidean projection of lambda + gamma_lambda * F on these weights.
+      The Euclidean projection of lambda + gamma_lambda * F onto these weights.
     """
     zeros = tf.zeros_like(mixture)
     own = tf.where(takes_part, mixture, zeros)
@@ -85,43 +85,42 @@ def build_agnostic_training_client_work(
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
-    """Builds local training with weights lambda, which it raises where losses are large.
+    """Builds local training with client weights lambda that grow with the losses.
 
-    A client's update weight is its lambda of before the round. Its loss is the mean of
-    the losses before each of its steps, which with one local step is that of the server's
-    model: in the paper a client takes one gradient of one batch, Hu et al. (arXiv
-    2006.11489) let it train for an epoch and average the losses of its batches. Losses
-    reach the server as a sum of vectors of length N with one entry each, so updates need
-    not be seen one by one. Clients that are excluded, as in
-    `build_local_training_client_work` or since their loss is not finite, keep their
-    lambda, and so do clients that are not in the cohort; those who report share the rest
-    (`ascend`).
+    A client's update weight is its lambda before the round. Its loss is the mean of
+    the losses before each of its steps; with one local step this is the loss of the
+    server's model. In the paper a client computes the gradient of a single batch; in Hu
+    et al. (arXiv 2006.11489) it trains for an epoch and averages its batch losses.
+    Losses reach the server as a sum of one-hot vectors of length N, so the server need
+    not see individual updates. Clients that are excluded, as in
+    `build_local_training_client_work` or because their loss is not finite, keep their
+    lambda, and so do clients outside the cohort (`ascend`).
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      num_clients: N, all clients there are, >= 1.
+      num_clients: N, the number of all clients, >= 1.
       mixture_learning_rate: gamma_lambda, per loss, >= 0.
-      afl_mode: Whether a client trains on all batches that it gets, "epochs", or takes
-        a step on the first alone, "batch".
-      afl_loss: Whether its loss is the mean over its "batches" of their mean losses, or
-        over its "examples"; they differ where batches differ in size.
+      afl_mode: "epochs": a client trains on all of its batches; "batch": it takes one
+        step, on its first batch.
+      afl_loss: Whether a client's loss is the mean over its "batches" of their mean
+        losses or the mean over its "examples"; they differ if batch sizes do.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`; here only statistics
-        weigh by examples.
+        are weighted by examples.
 
     Returns:
       A process whose `next` maps `<AgnosticState@SERVER, {ModelWeights}@CLIENTS,
       {<examples=B*, client_index=int32*>}@CLIENTS>` to client results of type
       `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
-      of `build_local_training_client_work`, with `lambda_min`, `lambda_max` and
-      `max_loss` (float32) besides. `client_index` holds one number in [0, N): the
-      client's own.
+      of `build_local_training_client_work`, plus `lambda_min`, `lambda_max` and
+      `max_loss` (float32). `client_index` holds one element, the client's index in
+      [0, N).
 
     Raises:
-      ValueError: If `afl_mode` or `afl_loss` is none of those.
+      ValueError: If `afl_mode` or `afl_loss` is none of those above.
     """
     for name, value, choices in (
         ("afl_mode", afl_mode, get_args(AflMode)),

@@ -1,4 +1,4 @@
-"""What clients report at the end of their work, and which of them do not count."""
+"""What clients report at the end of their work, and which clients are excluded."""
 
 import collections
 from typing import Any
@@ -14,7 +14,7 @@ from tff_algos.models.local_model import LocalModel, Tensors
 def client_weight(
     weighting: tff.learning.ClientWeighting, num_examples: tf.Tensor
 ) -> tf.Tensor:
-    """Returns a client's aggregation weight, float32 []; 0 without examples."""
+    """Returns a client's aggregation weight, float32 []; 0 if it has no examples."""
     if weighting == tff.learning.ClientWeighting.UNIFORM:
         return tf.cast(num_examples > 0, tf.float32)
     return tf.cast(num_examples, tf.float32)
@@ -25,11 +25,11 @@ class UpdateWithStatistics:
     """The update of a model whose non-trainable weights are statistics of examples.
 
     Attributes:
-      update: As of other models, like the trainable weights.
-      statistics: The floating point tensors among the non-trainable weights after the
-        client's work, a tuple; batch normalisation's moving means and variances.
-      num_examples: How many examples they are of, float32 []; 0 if the client does not
-        count.
+      update: The update of the trainable weights, with their structure.
+      statistics: The floating-point tensors among the non-trainable weights after the
+        client's work, a tuple; batch normalization's moving means and variances.
+      num_examples: The number of examples behind the statistics, float32 []; 0 if the
+        client is excluded.
     """
 
     update: Any
@@ -42,13 +42,13 @@ class ClientReport:
     """What one client reports at the end of its work.
 
     Attributes:
-      result: The `tff.learning.templates.ClientResult`; zeros of weight zero if the
-        client does not count.
+      result: The `tff.learning.templates.ClientResult`; a zero update of weight zero if
+        the client is excluded.
       metrics: Its unfinalized metrics.
-      counts: `num_non_finite_clients` and `num_empty_clients` of this one client,
-        int32 [], to be summed.
-      counts_in: Whether the client counts, bool [].
-      weighs_by_examples: Whether its weight is a number of examples.
+      counts: This client's `num_non_finite_clients` and `num_empty_clients`, int32 [],
+        to be summed.
+      counts_in: Whether the client takes part, that is, is not excluded; bool [].
+      weighs_by_examples: Whether its weight is its number of examples.
     """
 
     result: tff.learning.templates.ClientResult
@@ -58,7 +58,7 @@ class ClientReport:
     weighs_by_examples: bool
 
     def with_weight(self, weight: tf.Tensor) -> "ClientReport":
-        """Returns the report with another weight, which is 0 if it does not count."""
+        """Returns the report with another weight, or 0 if the client is excluded."""
         result = tff.learning.templates.ClientResult(
             update=self.result.update,
             update_weight=zero_unless(self.counts_in, weight),
@@ -66,13 +66,13 @@ class ClientReport:
         return attrs.evolve(self, result=result, weighs_by_examples=False)
 
     def with_num_examples(self, num_examples: tf.Tensor | None) -> "ClientReport":
-        """Returns the report of a client that has so many examples.
+        """Returns the report with another number of examples.
 
-        What weighs by examples, the update or its statistics, then weighs by these and
-        not by those that the client processed.
+        Weights that are example counts, of the update or of its statistics, become
+        `num_examples` instead of the number of examples processed.
 
         Args:
-          num_examples: n_k, int64 []; None for those that it processed.
+          num_examples: n_k, int64 []; None for the number of examples processed.
         """
         if num_examples is None:
             return self
@@ -96,21 +96,21 @@ def report(
     *also_finite: Any,
     non_trainable: Tensors,
 ) -> ClientReport:
-    """Applies the policy for clients that must not count.
+    """Builds a client's report and excludes invalid clients.
 
-    A client whose update holds NaN or infinity is excluded: a zero update of
-    weight zero, and no metrics. So is a client without examples, under uniform
-    weights too.
+    A client whose update contains NaN or infinity is excluded: it reports a zero
+    update of weight zero and no metrics. So is a client without examples, even with
+    uniform weights.
 
     Args:
       model: The view that the client worked with.
       server_weights: The weights that it started from, for their structure.
       update: Its update, flat, in the order of the trainable weights.
-      weighting: How clients weigh.
+      weighting: How clients are weighted.
       num_examples: Examples that the client processed, int64 [].
       metrics: The metrics state after its work.
       *also_finite: Further structures whose tensors must be finite.
-      non_trainable: The non-trainable weights after its work; where they are
+      non_trainable: The non-trainable weights after its work; if they are
         statistics, the update is an `UpdateWithStatistics`.
     """
     statistics = ()

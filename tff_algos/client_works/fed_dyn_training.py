@@ -1,4 +1,4 @@
-"""FedDyn's clients: a linear and a proximal term in the loss, which clients learn.
+"""FedDyn's client work: a loss with a proximal term and a learned linear term.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv
 2111.04263.
@@ -42,33 +42,32 @@ def build_dynamic_regularization_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds FedDyn's client work.
 
-    A client minimises f(y) - <lambda_k, y> + alpha/2 * ||y - w||^2, and remembers
+    A client minimizes f(y) - <lambda_k, y> + alpha/2 * ||y - w||^2 and remembers
     lambda_k <- lambda_k + alpha * delta_k.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      dynamic_regularization: alpha, loss per squared weight, >= 0; with 0 clients train
-        plainly.
-      mean_examples: n, the mean over all clients of n_k, > 0; client k then has alpha *
-        n/n_k and lambda_k * n/n_k for alpha and lambda_k in what it minimises. n_k is
-        the number of examples in its batches, or the number that its data tell. None:
-        alpha is everybody's.
+      dynamic_regularization: alpha, loss per squared weight, >= 0; 0 is plain training.
+      mean_examples: n, the mean over all clients of n_k, > 0. Client k's objective then
+        has alpha * n/n_k and lambda_k * n/n_k for alpha and lambda_k, n_k being its
+        `num_examples` if its data hold them, else the examples in its batches. With
+        None, all clients use alpha.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
-      A process as of `build_remembering_process`: rows are lambda_k, `shared` is
-      empty. All clients weigh alike.
+      A process typed as `build_remembering_process`'s: rows are lambda_k, `shared` is
+      empty. Clients are weighted uniformly.
     """
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
 
     def relative_strength(data: ClientData) -> tf.Tensor:
-        """Returns n/n_k, float64 []; 1 where alpha is everybody's."""
+        """Returns n/n_k, float64 []; 1 if all clients use alpha."""
         if mean_examples is None:
             return tf.constant(1.0, tf.float64)
         own = data.num_examples
@@ -90,7 +89,7 @@ def build_dynamic_regularization_client_work(
 
     def client_update(view: LocalModel, given: RememberingInput):
         step_gradients = local_training.plain_gradients
-        # Skipped, not multiplied by zero, so that alpha = 0 is FedAvg to the bit.
+        # Skipped, not multiplied by zero, so that alpha = 0 is bit-identical to FedAvg.
         if dynamic_regularization:
             step_gradients = regularized_gradients(given)
         update = local_update(

@@ -1,4 +1,4 @@
-"""Local training whose features must also suit the server's later blocks.
+"""Local training of features that also have to work with the server's later blocks.
 
 Kim, Kim, Han: "Multi-Level Branched Regularization for Federated Learning", ICML 2022,
 arXiv 2207.06936 (FedMLB).
@@ -18,13 +18,13 @@ from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
 
 @attrs.frozen(kw_only=True)
 class BranchLosses:
-    """The parts of a client's objective.
+    """The terms of a client's objective and their weights.
 
     Attributes:
-      local_loss_weight: Of the loss of the local model, >= 0.
-      hybrid_loss_weight: Of the mean loss of the hybrid ones, >= 0.
-      distillation_weight: Of the mean divergence of the local model's distribution from
-        the hybrid ones', >= 0.
+      local_loss_weight: Weight of the local model's loss, >= 0.
+      hybrid_loss_weight: Weight of the mean loss of the hybrid models, >= 0.
+      distillation_weight: Weight of the mean divergence of the local model's
+        distribution from the hybrid models', >= 0.
       distillation_temperature: T, > 0, of both distributions.
     """
 
@@ -36,9 +36,10 @@ class BranchLosses:
     def objective(
         self, model: BlockLocalModel, server: Weights, forward: Forward
     ) -> tf.Tensor:
-        """Returns what a local step descends, []."""
+        """Returns the objective of a local step, []."""
         total = self.local_loss_weight * forward.loss
-        # Skipped, not multiplied by zero, so that without them it is FedAvg to the bit.
+        # Skipped, not multiplied by zero, so that plain training is bit-identical to
+        # FedAvg.
         if not (self.hybrid_loss_weight or self.distillation_weight):
             return total
         outputs = hybrid_outputs(model, server, forward)
@@ -59,10 +60,10 @@ class BranchLosses:
 def hybrid_outputs(
     model: BlockLocalModel, server: Weights, forward: Forward
 ) -> list[tf.Tensor]:
-    """Returns what the server's later blocks make of each local block's output.
+    """Returns the outputs of the server's later blocks for each local block's output.
 
-    With the dropout masks of the local model; batch normalisation of the server's
-    blocks is by its moving statistics.
+    They use the local model's dropout masks; batch normalization in the server's blocks
+    uses its moving statistics.
     """
     frozen = attrs.evolve(forward.mode, batch_statistics=False)
     return [
@@ -101,13 +102,13 @@ def build_multi_level_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds FedMLB's client work.
 
-    After each block but the last, the local model branches into the server's remaining
-    blocks, which stay as they are; gradients flow through them into local blocks.
+    After each block except the last, the local model branches into the server's
+    remaining blocks. These are frozen; gradients flow through them into local blocks.
 
     Args:
-      model: A block model of a classifier; of one block it has no branches.
+      model: A block model of a classifier; a model of one block has no branches.
       optimizer: The client optimizer.
-      losses: The parts of the objective.
+      losses: The terms of the objective.
       gradient_clip_norm: Largest L2 norm of a step's gradient, > 0; None for no limit.
       client_weighting: As in `build_local_training_client_work`.
       client_learning_rate_decay: As in `build_local_training_client_work`.
@@ -118,7 +119,7 @@ def build_multi_level_training_client_work(
       A process typed as `build_local_training_client_work`'s.
 
     Raises:
-      TypeError: If `model` is no block model.
+      TypeError: If `model` is not a block model.
     """
     local_model.require_blocks(model)
     local_update = local_training.build_local_update(

@@ -1,7 +1,4 @@
-"""Gradients instead of deltas: a client's full-batch gradient at the server model.
-
-The client work of FedSGD.
-"""
+"""The client work of FedSGD: a client's full-batch gradient at the server's model."""
 
 import attrs
 import tensorflow as tf
@@ -16,7 +13,7 @@ from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
 
 @attrs.frozen
 class GradientState:
-    """What the sum over a client's batches carries."""
+    """State of the sum over a client's batches."""
 
     gradient_sum: Tensors
     non_trainable: Tensors
@@ -29,7 +26,7 @@ def mean_gradient(
 ) -> GradientState:
     """Returns the example-weighted mean of the batches' gradients at `weights`.
 
-    The mean stands in `gradient_sum`; it is zero for an empty dataset.
+    The mean is in `gradient_sum`; it is zero for an empty dataset.
     """
 
     def add_batch(state: GradientState, batch) -> GradientState:
@@ -74,14 +71,14 @@ def build_full_gradient_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that reports the gradient of the client's mean loss.
 
-    Stateless. Batches only bound the memory: the result does not depend on how
-    the examples are batched, and each example should come once. Clients without
-    examples and clients whose gradient is not finite are excluded and counted.
+    The process is stateless. Batching only bounds the memory: the result does not
+    depend on it. Each example should appear once. Clients without examples and
+    clients whose gradient is not finite are excluded and counted.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
-      client_weighting: Whether clients weigh by their examples or all alike.
+      client_weighting: Whether clients are weighted by their examples or uniformly.
       metrics_aggregator: As in `tff.learning.algorithms.build_fed_sgd`.
 
     Returns:

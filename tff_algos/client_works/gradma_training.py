@@ -1,4 +1,4 @@
-"""Local training whose steps oppose neither the past nor the server.
+"""Local training with steps that oppose neither earlier nor the server's gradients.
 
 The worker's side of Luo et al., "GradMA: A Gradient-Memory-based Accelerated Federated
 Learning with Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
@@ -32,11 +32,12 @@ class StepCorrection:
     """How a local step's gradient is corrected.
 
     Attributes:
-      local_rows: What it must not oppose: the gradient of the same batch at the "previous"
-        local weights or at those of the "server", the "drift" from the server's.
-      qp_margin: rho, its least cosine with a row, relative to the gradient's norm.
-      qp_scope: Whether it is corrected as one vector ("global") or each tensor by
-        itself ("per_tensor").
+      local_rows: The rows that the step must not oppose: the gradients of the same
+        batch at the "previous" local weights and at the "server" weights, and the
+        "drift" from the server weights.
+      qp_margin: rho, the smallest cosine with a row, relative to the gradient's norm.
+      qp_scope: Whether the gradient is corrected as one vector ("global") or each
+        tensor by itself ("per_tensor").
     """
 
     local_rows: Sequence[Row] = get_args(Row)
@@ -46,7 +47,7 @@ class StepCorrection:
     def step_gradients(
         self, server: local_model.Weights
     ) -> local_training.StepGradients:
-        """Returns corrected gradients; their carry are the previous local weights."""
+        """Returns corrected gradients; their carry is the previous local weights."""
         if not self.local_rows:
             return local_training.plain_gradients
 
@@ -70,7 +71,7 @@ class StepCorrection:
             return tf.nest.map_structure(
                 tf.subtract, state.weights.trainable, server.trainable
             )
-        # Both with the statistics and the dropout masks of the step itself.
+        # Both rows use the statistics and the dropout masks of the step itself.
         trainable = state.carry if name == "previous" else server.trainable
         weights = attrs.evolve(state.weights, trainable=trainable)
         return model.loss_gradients(
@@ -86,7 +87,7 @@ def correct(
     Args:
       gradients: The gradient, by tensor.
       rows: The rows, by tensor.
-      qp_margin: The least cosine with a row, relative to the gradient's norm.
+      qp_margin: The smallest cosine with a row, relative to the gradient's norm.
       qp_scope: Whether tensors are corrected together or each by itself.
     """
     vectors = [gradients, *rows]
@@ -94,7 +95,8 @@ def correct(
         tf.stack([tf.reshape(vector[k], [-1]) for vector in vectors])
         for k in range(len(gradients))
     ]
-    # In float64: rounding could make a matrix of no vectors, and steps longer.
+    # In float64: a rounded Gram matrix need not be positive semidefinite, and the
+    # corrected steps could be longer than the gradient allows.
     wide = [tf.cast(stack, tf.float64) for stack in stacks]
     products = [tf.matmul(stack, stack, transpose_b=True) for stack in wide]
     dtypes = [stack.dtype for stack in stacks]
@@ -123,15 +125,15 @@ def _combined(stack: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
 
 
 def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.Tensor:
-    """Returns 1 and the multipliers of the rows, given inner products with g first.
+    """Returns 1 and the multipliers of the rows, from the inner products.
 
     Args:
-      products: Float64 [1 + n, 1 + n].
+      products: float64 [1 + n, 1 + n], of the gradient (first) and the rows.
       qp_margin: As in `correct`.
-      dtype: What the vectors were computed in.
+      dtype: The dtype that the vectors were computed in.
     """
-    # After one full-batch step the drift is minus the server's gradient, but for the
-    # rounding of the weights.
+    # After one full-batch step, the drift is a negative multiple of the server's
+    # gradient, up to the rounding of the weights.
     rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
     multipliers = cone.solve_few(
         products[1:, 1:], products[0, 1:], products[0, 0], qp_margin, **rounding
@@ -155,19 +157,19 @@ def build_gradma_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds GradMA's client work.
 
-    A step goes by g~, the vector nearest to the batch's gradient g with <g~, a> >= rho
-    ||g|| ||a|| for every row a: gradients of the same batch at the local weights of the
-    step before and at the server's, and the drift from the server's. Before the first
-    step the previous weights are the server's, so that it is a plain one.
+    A step follows g~, the vector nearest to the batch's gradient g with <g~, a> >= rho
+    ||g|| ||a|| for every row a. The rows are the gradients of the same batch at the
+    local weights before the previous step and at the server's weights, and the drift
+    from the server's weights. The first step's previous weights are the server's, so
+    it is a plain step.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`: the rows are gradients of one
         batch at several weights.
       optimizer: The client optimizer.
-      correction: Which rows, rho, and the program's scope.
-      persist_previous: Whether the weights before the first step are those that the
-        client ended its last round with, which it then remembers; the server's in its
-        first round.
+      correction: The rows, rho, and the scope of the quadratic program.
+      persist_previous: Whether clients remember their final weights and use them as
+        the previous weights of the next round's first step.
       client_weighting: As in `build_local_training_client_work`.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
@@ -183,8 +185,8 @@ def build_gradma_training_client_work(
     """
     if not local_model.is_functional(model):
         raise TypeError(
-            "Expected a tff.learning.models.FunctionalModel, which has gradients of one "
-            "batch at several weights, found a function."
+            "Expected a tff.learning.models.FunctionalModel, whose gradients can be "
+            "computed for one batch at several weights, found a function."
         )
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

@@ -1,8 +1,8 @@
-"""Local training: a client's batches, one optimizer step each.
+"""Local training: one optimizer step on each of a client's batches.
 
-The client work of FedAvg and everything that differs from it by what a step follows
-(FedProx, SCAFFOLD, GradMA, ...). The update is `initial weights - trained weights`, TFF's
-model delta, so that a server optimizer can take it for a gradient.
+The client work of FedAvg and of the algorithms that only change the gradient of a step
+(FedProx, SCAFFOLD, GradMA, ...). The update is TFF's model delta, `initial weights -
+trained weights`, so a server optimizer can treat it as a gradient.
 """
 
 import collections
@@ -33,17 +33,17 @@ _DECAYS = Interval(low=0, high=1, low_open=True)
 
 @attrs.frozen
 class TrainingState:
-    """What the loop over a client's batches carries."""
+    """State of the loop over a client's batches."""
 
     weights: Weights
     optimizer_state: object
     metrics: object
     num_steps: tf.Tensor  # int64 []
     num_examples: tf.Tensor  # int64 []
-    carry: object  # Whatever else the steps' gradients depend on.
+    carry: object  # Anything else that the steps' gradients depend on.
 
 
-# From the model, the state and a batch to what the step follows, and the next carry.
+# Maps the model, the state and a batch to the step's gradient and the next carry.
 StepGradients = Callable[
     [LocalModel, TrainingState, object], tuple[BatchResult, object]
 ]
@@ -52,18 +52,18 @@ StepGradients = Callable[
 def plain_gradients(
     model: LocalModel, state: TrainingState, batch: object
 ) -> tuple[BatchResult, object]:
-    """Returns the gradient of the batch's mean loss: a step of plain training."""
+    """Returns the gradient of the batch's mean loss, for plain training."""
     return model.loss_gradients(state.weights, state.metrics, batch), state.carry
 
 
 def corrected_gradients(
     correct: Callable[[tf.Tensor, ...], tf.Tensor], *others: Tensors
 ) -> StepGradients:
-    """Returns plain gradients, each tensor corrected.
+    """Returns plain gradients with a correction applied to each tensor.
 
     Args:
-      correct: From a tensor of the gradient, that of the weights and those of `others`
-        to the gradient that the step follows.
+      correct: Maps corresponding tensors of the gradient, the weights and `others` to
+        the gradient that the step follows.
       *others: Tensors like the trainable weights.
     """
 
@@ -81,8 +81,8 @@ def corrected_gradients(
 
 
 def proximal_gradients(anchor: Tensors, strength: float) -> StepGradients:
-    """Returns gradients with that of `strength/2 * ||weights - anchor||^2` added."""
-    # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
+    """Returns plain gradients plus those of `strength/2 * ||weights - anchor||^2`."""
+    # Skipped, not multiplied by zero, so that strength 0 is bit-identical to FedAvg.
     if not strength:
         return plain_gradients
     return corrected_gradients(
@@ -94,10 +94,10 @@ def proximal_gradients(anchor: Tensors, strength: float) -> StepGradients:
 
 
 def clip_by_norm(gradients: Tensors, largest: float | None) -> Tensors:
-    """Returns gradients, shortened to a norm over all tensors; None for no limit."""
+    """Returns gradients clipped to a global L2 norm; None for no limit."""
     if largest is None:
         return gradients
-    # Not tf.linalg.global_norm, whose op cannot be vectorised over clients.
+    # Not tf.linalg.global_norm, whose op cannot be vectorized over clients.
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(g**2) for g in gradients]))
     return tuple(tf.clip_by_global_norm(gradients, largest, norm)[0])
 
@@ -108,7 +108,7 @@ def decay_learning_rate(
     decay: float,
     round_num: tf.Tensor,
 ) -> object:
-    """Returns the optimizer's `state` for a round: its rate times decay ** round."""
+    """Returns `state` with its learning rate multiplied by decay ** round_num."""
     if decay == 1.0:
         return state
     hparams = optimizer.get_hparams(state)
@@ -141,12 +141,12 @@ def train(
 
     Args:
       model: The view of the model.
-      optimizer: Takes the steps.
-      initial_weights: Where it starts.
+      optimizer: The optimizer.
+      initial_weights: The weights before the first step.
       optimizer_state: The optimizer's state before the first step.
       dataset: The batches.
-      step_gradients: What each step follows.
-      carry: What `step_gradients` finds in the state at the first step.
+      step_gradients: Computes the gradient that a step follows.
+      carry: The carry that `step_gradients` gets at the first step.
     """
 
     optimizer = in_weights_dtype(optimizer)
@@ -180,12 +180,12 @@ def train(
 
 @attrs.frozen
 class LocalUpdate:
-    """What a client's training came to.
+    """The result of a client's training.
 
     Attributes:
       delta: Initial minus trained weights, in the order of the trainable weights.
-      sent: What the client sends of it: all but malicious ones the same.
-      final: The state after its last batch.
+      sent: The transmitted delta; equals `delta` unless the client is malicious.
+      final: The state after the last batch.
     """
 
     delta: Tensors
@@ -213,7 +213,7 @@ class LocalUpdate:
 
 
 class LocalUpdateFn(Protocol):
-    """What every client does: train from the server's weights."""
+    """Trains from the server's weights."""
 
     def __call__(
         self,
@@ -224,7 +224,7 @@ class LocalUpdateFn(Protocol):
         step_gradients: StepGradients = plain_gradients,
         carry: object = (),
     ) -> LocalUpdate:
-        """Returns the update of the view of a model in a round (int32 [])."""
+        """Returns the client's update in round `round_num` (int32 [])."""
 
 
 def build_local_update(
@@ -232,10 +232,10 @@ def build_local_update(
     *,
     client_learning_rate_decay: float = 1.0,
 ) -> LocalUpdateFn:
-    """Builds what every client does: train from the server's weights.
+    """Builds the function that trains a client from the server's weights.
 
     Args:
-      optimizer: The client optimizer; starts afresh.
+      optimizer: The client optimizer; reinitialized on every call.
       client_learning_rate_decay: As in `build_local_training_client_work`.
 
     Raises:
@@ -289,7 +289,7 @@ def build_local_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that trains on each client's batches.
 
-    The state is the round, `int32@SERVER`. The optimizer starts afresh on every
+    The state is the round, `int32@SERVER`. The optimizer is reinitialized on every
     client in every round. Clients without examples and clients whose update is
     not finite are excluded and counted.
 
@@ -297,16 +297,16 @@ def build_local_training_client_work(
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      client_weighting: Whether clients weigh by the examples they processed or
-        all alike.
+      client_weighting: Whether clients are weighted by the examples they processed or
+        uniformly.
       proximal_strength: mu of FedProx, loss per squared weight, >= 0; 0 is FedAvg.
       client_learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      with_client_index: Whether clients' data hold `client_index`, and updates tell it;
-        see `client_data` and `round_process.build_round_process`.
-      with_num_examples: Whether clients' data hold `num_examples`, by which they then
-        weigh instead of by the examples they process; see `client_data`.
+      with_client_index: Whether clients' data and updates include `client_index`; see
+        `client_data` and `round_process.build_round_process`.
+      with_num_examples: Whether clients' data include `num_examples`, the weight used
+        instead of the examples processed; see `client_data`.
 
     Returns:
       A process whose `next` maps `<int32@SERVER, {ModelWeights}@CLIENTS,

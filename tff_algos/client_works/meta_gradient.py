@@ -1,8 +1,8 @@
 """Gradients through local training: UGA, MAML, and first-order MAML.
 
-A client trains on its support batches and reports the gradient of the loss on its
-query batches after that. With respect to where training started (UGA, MAML) it is
-exact; first-order MAML takes it with respect to where training ended.
+A client trains on its support batches and then reports the gradient of the loss on its
+query batches. In UGA and MAML it is the exact gradient with respect to the weights
+before training; in first-order MAML, with respect to the weights after training.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ Query = Literal["next_batch", "all", "held_out"]
 
 @attrs.frozen
 class Episode:
-    """What a client trains on, and what it is judged on then.
+    """The support batches that a client trains on and the query that follows.
 
     Attributes:
-      num_passes: Passes over the client's examples that are read.
-      num_steps: From the batches of a pass (int32 []) to the local steps (int32 []).
-      query: "all": the examples of the first pass, or of the data's `full_pass` if they
-        hold one; "next_batch": the batch after
-        the last step; "held_out": every other batch, which training leaves out.
+      num_passes: The number of passes to read over the client's examples.
+      num_steps: Maps the batches per pass (int32 []) to the local steps (int32 []).
+      query: "all": the examples of the first pass, or of the data's `full_pass` if it
+        has one; "next_batch": the batch after the last step; "held_out": every other
+        batch, excluded from training.
     """
 
     num_passes: int
@@ -57,7 +57,7 @@ class Episode:
 
 
 def epochs_then_all(num_epochs: int) -> Episode:
-    """Trains E - 1 epochs; the query is all of the client's examples (UGA).
+    """Trains for E - 1 epochs; the query is all of the client's examples (UGA).
 
     Raises:
       ValueError: If `num_epochs` is not positive.
@@ -72,7 +72,7 @@ def epochs_then_all(num_epochs: int) -> Episode:
 
 
 def steps_then_query(num_steps: int, query: Query = "next_batch") -> Episode:
-    """Trains K steps on the client's batches, which come again where they run out.
+    """Trains for K steps on the client's batches, repeating them if they run out.
 
     Args:
       num_steps: K >= 0.
@@ -104,9 +104,9 @@ class _Client:
     def gradient(
         self, weights: Weights, optimizer_state: object, data: ClientData
     ) -> BatchesGradient:
-        """Returns the gradient; zero of no examples for a client without a query."""
+        """Returns the gradient; zero, with no examples, if the client has no query."""
         support, query = self.episode.read(data)
-        # Without a query there is nothing to train for.
+        # A client without a query does not train.
         any_query = tf.minimum(query.batches_per_pass, 1)
         num_steps = any_query * self.episode.num_steps(support.batches_per_pass)
         first, last = tf.constant(0), query.batches_per_pass
@@ -156,45 +156,45 @@ def build_meta_gradient_client_work(
     """Builds the client work that reports a gradient through local training.
 
     The state is the round, `int32@SERVER`. Local steps are plain SGD, the only
-    optimizer that the gradient goes back through. Clients without examples, or
-    without a query, and clients whose gradient is not finite (a trajectory that
-    exploded) are excluded and counted.
+    optimizer that the gradient is propagated through. Clients without examples or
+    without a query and clients whose gradient is not finite (divergent training) are
+    excluded and counted.
 
     Args:
-      model: A `tff.learning.models.FunctionalModel` whose loss is a function of
-        weights and batch: the same dropout for the same two. With `first_order`
-        also a no-argument function that returns a
-        `tff.learning.models.VariableModel`.
+      model: A `tff.learning.models.FunctionalModel` whose loss is a deterministic
+        function of weights and batch, dropout included. With `first_order`,
+        a no-argument function that returns a `tff.learning.models.VariableModel` is
+        valid too.
       client_learning_rate: eta of the local steps, > 0.
-      episode: What clients train on and are judged on: `epochs_then_all` or
+      episode: The clients' support and query: `epochs_then_all` or
         `steps_then_query`.
-      client_weighting: Whether clients weigh by the examples of their query or
-        all alike.
-      first_order: Whether to leave out the way back through the steps.
+      client_weighting: Whether clients are weighted by the examples of their query or
+        uniformly.
+      first_order: Whether to omit the backward pass through the steps.
       eval_reduction: Whether the query's loss is the mean or the sum over its
         examples.
-      gradient_clip_norm: Largest L2 norm of a client's gradient over all trainable
-        scalars, > 0; larger ones are scaled down. None for no limit.
+      gradient_clip_norm: Largest global L2 norm of a client's gradient, > 0; larger
+        gradients are scaled down. None for no limit.
       client_learning_rate_decay: eta in round t is its initial value times this to the
         power t; in (0, 1].
-      max_trajectory_bytes: Memory of a client for the weights of all its steps;
-        where they take more, about the square root of them is kept and the steps
-        in between are taken twice.
+      max_trajectory_bytes: Limit on a client's memory for the weights of all its J
+        steps; above it, about sqrt(J) checkpoints are kept and the steps between them
+        are recomputed.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
-      with_full_pass: Whether clients' data hold `full_pass`, the query "all", beside the
-        batches of the local steps; see `client_data`.
+      with_full_pass: Whether clients' data include `full_pass`, the query "all", beside
+        the batches of the local steps; see `client_data`.
 
     Returns:
       A process typed as `build_local_training_client_work`'s whose updates are
-      gradients; `max_gradient_norm` (float32, before clipping) stands beside its
-      measurements. Clients' data sets give each example once, in batches of one
-      size of which the last may be smaller.
+      gradients, with the additional measurement `max_gradient_norm` (float32, before
+      clipping). Clients' datasets must yield each example once, in batches of one
+      size; only the last batch may be smaller.
 
     Raises:
-      TypeError: If gradients shall go back through a model that is not functional.
-      ValueError: If an argument is out of range, or the model draws at random what
-        a second look at the same weights and batch would not draw again.
+      TypeError: If the model is not functional and `first_order` is False.
+      ValueError: If an argument is out of range, or the model uses random ops that
+        are not deterministic functions of weights and batch.
     """
     if eval_reduction not in get_args(Reduction):
         raise ValueError(
@@ -242,7 +242,7 @@ def build_meta_gradient_client_work(
     return build_round_process(model, client_update, metrics_aggregator, fields=fields)
 
 
-# Random ops without an explicit seed argument: another call draws other numbers.
+# Random ops without an explicit seed argument: each call draws different numbers.
 _RANDOM_OPS = frozenset(
     [
         "Multinomial",
@@ -259,7 +259,7 @@ _RANDOM_OPS = frozenset(
 
 
 def _check_twice_differentiable(model: ModelOrFn) -> None:
-    """Raises unless the loss is a function of weights and batch, and functional."""
+    """Raises unless the model is functional and its loss is deterministic."""
     if not local_model.is_functional(model):
         raise TypeError(
             "Gradients through local training need pure functions of weights: expected "
@@ -280,7 +280,8 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
     drawn = {node.op for nodes in [graph.node, *functions] for node in nodes}
     if drawn := drawn & _RANDOM_OPS:
         raise ValueError(
-            f"The model draws at random with {', '.join(sorted(drawn))}, so that the "
-            "way back through local training would see another loss. Use random ops "
-            "whose seed is a function of weights and batch (tf.random.stateless_*)."
+            f"The model draws at random with {', '.join(sorted(drawn))}, so the "
+            "backward pass through local training would differentiate a different "
+            "loss. Use random ops whose seed is a function of weights and batch "
+            "(tf.random.stateless_*)."
         )

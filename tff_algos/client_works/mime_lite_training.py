@@ -1,4 +1,4 @@
-"""MimeLite's local work: local steps with the server's frozen optimizer state."""
+"""MimeLite's client work: local steps with the server's frozen optimizer state."""
 
 import attrs
 import numpy as np
@@ -57,18 +57,17 @@ def build_mime_lite_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds MimeLite's client work.
 
-    In a round every client trains with the state of `base_optimizer` that the
-    server holds, frozen, and reports its full gradient at the server model
-    beside its delta; the server then advances the state once, with the mean
-    full gradient. The state stays as it was in a round in which that mean is not
-    finite (every client excluded).
+    In a round, every client trains with the server's state of `base_optimizer`,
+    frozen, and reports its full gradient at the server model along with its delta.
+    The server then updates the state once, with the mean full gradient. The state is
+    unchanged if that mean is not finite, as when every client is excluded.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       base_optimizer: The optimizer of the local steps, whose state is shared.
-      client_weighting: Whether clients weigh by the examples they processed or
-        all alike, in both aggregations.
+      client_weighting: Whether clients are weighted by the examples they processed or
+        uniformly, in both aggregations.
       client_learning_rate_decay: The client learning rate in round t is its initial
         value times this to the power t; in (0, 1].
       full_gradient_aggregator: Aggregates the full gradients; the weighted mean
@@ -76,11 +75,11 @@ def build_mime_lite_client_work(
       metrics_aggregator: As in
         `tff.learning.algorithms.build_weighted_mime_lite`.
       with_num_examples: As in `build_local_training_client_work`, in both aggregations.
-      with_full_pass: Whether clients' data hold `full_pass`, whose gradient is the full
-        one; without it, that of the round's batches is. See `client_data`.
+      with_full_pass: Whether clients' data include `full_pass`, the examples of the
+        full gradient; without it, these are the round's batches. See `client_data`.
 
     Returns:
-      A process as `build_local_training_client_work` returns, with
+      A process typed as `build_local_training_client_work`'s, with
       `MimeLiteState@SERVER` as its state.
     """
     base_optimizer = in_weights_dtype(base_optimizer)
@@ -118,7 +117,7 @@ def build_mime_lite_client_work(
             own = fields.read(data)
             initial = local_model.flatten(server_weights)
             full = mean_gradient(view, initial, own.full_pass)
-            view.reset_metrics()  # The metrics are those of training.
+            view.reset_metrics()  # Report the metrics of training only.
             optimizer_state = decay_learning_rate(
                 base_optimizer,
                 state.optimizer,

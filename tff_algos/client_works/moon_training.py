@@ -1,4 +1,4 @@
-"""Local training with features near the server's and away from the client's past.
+"""Local training with features near the server's and away from the previous model's.
 
 Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257
 (MOON).
@@ -29,13 +29,13 @@ def contrastive_loss(
 ) -> tf.Tensor:
     """Returns the mean model-contrastive loss, [].
 
-    -log(exp(s/tau) / (exp(s/tau) + exp(p/tau))), s and p the cosines of the features
-    with those of the server's and of the previous model.
+    The loss is -log(exp(s/tau) / (exp(s/tau) + exp(p/tau))), where s and p are the
+    cosines of the features with the server's and with the previous model's.
 
     Args:
-      features: [..., q].
-      server: The same.
-      previous: The same.
+      features: The local model's features, [..., q].
+      server: The server model's features, [..., q].
+      previous: The previous local model's features, [..., q].
       contrastive_temperature: tau, > 0.
     """
     difference = _cosine(features, previous) - _cosine(features, server)
@@ -43,9 +43,9 @@ def contrastive_loss(
 
 
 def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Returns cosines along the last axis; of features of zero, zero."""
+    """Returns cosines along the last axis; zero for zero vectors."""
     squares = tf.reduce_sum(left**2, -1) * tf.reduce_sum(right**2, -1)
-    # The root of the larger, not the larger of roots: its gradient is finite at zero.
+    # The maximum is taken before the square root, whose gradient is infinite at zero.
     norms = tf.sqrt(tf.maximum(squares, _SMALLEST_PRODUCT**2))
     return tf.reduce_sum(left * right, -1) / norms
 
@@ -53,8 +53,8 @@ def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 def _step_gradients(
     server: Weights, previous: Weights, strength: float, contrastive_temperature: float
 ) -> local_training.StepGradients:
-    """Returns the gradients of the batch's loss with the contrastive one."""
-    # Skipped, not multiplied by zero, so that strength 0 is FedAvg to the bit.
+    """Returns the gradients of the batch's loss plus the contrastive loss."""
+    # Skipped, not multiplied by zero, so that strength 0 is bit-identical to FedAvg.
     if not strength:
         return local_training.plain_gradients
 
@@ -78,7 +78,7 @@ def _step_gradients(
 
 
 def _features(model: BlockLocalModel, weights: Weights, forward: Forward) -> tf.Tensor:
-    """Returns other weights' features of a batch, with the same dropout masks."""
+    """Returns the batch's features under `weights`, with the same dropout masks."""
     x = forward.blocks.inputs[0]
     frozen = attrs.evolve(forward.mode, batch_statistics=False)
     return model.apply_blocks(weights, x, frozen, stop=model.num_blocks - 1).output
@@ -99,13 +99,13 @@ def build_contrastive_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds MOON's client work.
 
-    A client minimises its loss + mu * `contrastive_loss`. It remembers the weights that
-    it ends a round with; in its first round the previous model is the server's, so that
-    the contrastive loss is log 2 and its gradient zero.
+    A client minimizes its loss + mu * `contrastive_loss`, and remembers its final
+    weights. In its first round the previous model is the server's, so the contrastive
+    loss is log 2 and its gradient is zero.
 
     Args:
-      model: A block model; features are what its last block takes. Of one block they
-        are the inputs, and nothing contrasts.
+      model: A block model; the features are the inputs of its last block. With one
+        block they are the model's inputs, and the contrastive loss is constant.
       optimizer: The client optimizer.
       contrastive_strength: mu, >= 0; 0 is plain training.
       contrastive_temperature: tau, > 0.
@@ -115,11 +115,11 @@ def build_contrastive_training_client_work(
       with_num_examples: As in `build_local_training_client_work`.
 
     Returns:
-      A process as of `build_remembering_process`: a row is `seen` (bool) and `weights`,
-      like the trainable weights.
+      A process typed as `build_remembering_process`'s: a row is `seen` (bool) and
+      `weights`, like the trainable weights.
 
     Raises:
-      TypeError: If `model` is no block model.
+      TypeError: If `model` is not a block model.
     """
     local_model.require_blocks(model)
     local_update = local_training.build_local_update(

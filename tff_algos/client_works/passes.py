@@ -1,7 +1,7 @@
-"""A client's batches as tensors, for work that visits them out of order.
+"""A client's batches as tensors, for client work that needs random access.
 
-A data set can only be read forwards. Work that goes back over the steps it took
-reads the examples once, whole passes at a time, and takes batches by number.
+A dataset can only be read forward. Client work that goes back through its steps
+reads the examples once, in whole passes, and accesses batches by index.
 """
 
 from typing import Any
@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-# More examples than any client has, more passes than any work takes.
+# Exceeds the examples of any client and the passes of any client work.
 _ALL = 1 << 20
 
 
 @attrs.frozen
 class Passes:
-    """Passes over a client's examples, cut into batches of one size.
+    """Passes over a client's examples, split into batches of one size.
 
     Only the last batch of a pass may be smaller.
 
@@ -31,17 +31,17 @@ class Passes:
 
     @property
     def num_examples(self) -> tf.Tensor:
-        """Examples of one pass, int32 []."""
+        """Examples per pass, int32 []."""
         return tf.shape(self.examples[0])[1]
 
     @property
     def batch_size(self) -> tf.Tensor:
-        """Examples of a batch that is not the last one of a pass, int32 []."""
+        """Examples per batch, except for the last batch of a pass, int32 []."""
         return tf.shape(self.first_batch[0])[1]
 
     @property
     def batches_per_pass(self) -> tf.Tensor:
-        """Batches of one pass, int32 []; 0 without examples."""
+        """Batches per pass, int32 []; 0 without examples."""
         return -(-self.num_examples // tf.maximum(self.batch_size, 1))
 
     @property
@@ -50,7 +50,7 @@ class Passes:
         return tf.shape(self.examples[0])[0] * self.batches_per_pass
 
     def batch(self, index: tf.Tensor) -> Any:
-        """Returns batch `index` (int32 []); after the last comes the first again."""
+        """Returns batch `index` (int32 []), modulo the number of batches."""
         index %= self.num_batches
         which, position = index // self.batches_per_pass, index % self.batches_per_pass
         start = position * self.batch_size
@@ -61,19 +61,19 @@ class Passes:
 
 
 def read(dataset: tf.data.Dataset, num_passes: int = 1) -> Passes:
-    """Reads passes over a client's data set.
+    """Reads passes over a client's dataset.
 
-    Taken as a single element, they come without an iterator, whose making costs more
-    than the steps of a small model.
+    They are read as a single element, without an iterator, because creating one costs
+    more than the steps of a small model.
 
     Args:
-      dataset: One pass: the client's batches. The examples keep their order, and are
-        batched anew by the size of the first batch. If it shuffles anew at every
-        iteration, so do the passes.
-      num_passes: How many, >= 1.
+      dataset: One pass: the client's batches. The examples keep their order and are
+        rebatched to the size of the first batch. If the dataset reshuffles each
+        iteration, the passes differ in order.
+      num_passes: The number of passes, >= 1.
 
     Returns:
-      The passes; of no examples if the data set has none.
+      The passes; they have no examples if the dataset has none.
     """
     one_pass = tf.data.Dataset.zip((dataset.unbatch().batch(_ALL), dataset.take(1)))
     passes = one_pass.repeat(num_passes).batch(_ALL)
@@ -88,5 +88,5 @@ def read(dataset: tf.data.Dataset, num_passes: int = 1) -> Passes:
 
 
 def _no_examples(spec: tf.TensorSpec) -> tf.Tensor:
-    """Returns a tensor like `spec` `[passes, examples, ...]`, without examples."""
+    """Returns an empty tensor like `spec` `[passes, examples, ...]`."""
     return tf.zeros([1, 0, *(size or 0 for size in spec.shape[2:])], spec.dtype)

@@ -1,8 +1,7 @@
 """Personalization evaluation: fine-tune on held-out clients, report accuracy.
 
 Jiang, Konecny, Rush, Kannan: "Improving Federated Learning Personalization via
-Model Agnostic Meta Learning", 2019, arXiv 1909.12488. Nothing but metrics leaves
-a client.
+Model Agnostic Meta Learning", 2019, arXiv 1909.12488. Only metrics leave a client.
 """
 
 import collections
@@ -17,7 +16,7 @@ from tff_algos.models.variable_model import FunctionalVariableModel
 
 BASELINE = "baseline_metrics"
 PERSONALIZED = "personalized_metrics"
-_SHUFFLE_BUFFER = 10_000  # elements; more than any client of the tasks holds
+_SHUFFLE_BUFFER = 10_000  # Examples; more than any client of the tasks holds.
 
 
 def _evaluate(
@@ -26,13 +25,13 @@ def _evaluate(
     """Returns the model's finalized metrics on `batches`."""
     model.reset_metrics()
 
-    # Not a `for`: of a data set, that is two nested data sets with functions, each of
-    # which TensorFlow instantiates anew at every call.
+    # Not a `for` loop: AutoGraph turns it into two nested datasets with functions that
+    # TensorFlow instantiates on every call.
     def count(num_batches: tf.Tensor, batch: object) -> tf.Tensor:
         model.forward_pass(batch, training=False)
         return num_batches + 1
 
-    # Metrics are read when all batches are through.
+    # Read the metrics only after all batches have been processed.
     with tf.control_dependencies([batches.reduce(tf.constant(0), count)]):
         unfinalized = model.report_local_unfinalized_metrics()
     finalizers = model.metric_finalizers()
@@ -52,16 +51,16 @@ def build_personalize_fn(
     """Builds a strategy for `build_personalization_eval_computation`.
 
     Args:
-      optimizer: The client optimizer; its state goes on through the epochs.
+      optimizer: The client optimizer; its state persists across epochs.
       num_epochs: P, >= 0.
       batch_size: Examples per training batch, >= 1.
-      eval_batch_size: Examples per batch of an evaluation, >= 1.
-      seed: Decides the order of the training examples.
+      eval_batch_size: Examples per evaluation batch, >= 1.
+      seed: Seed of the order of the training examples.
 
     Returns:
       A no-argument function that returns a `tf.function` of the model, the
-      unbatched training data and the unbatched test data, which gives each
-      metric of the model after epochs 0, 1, ..., P: tensors of shape [P + 1].
+      unbatched training data and the unbatched test data. That function returns
+      each metric of the model after epochs 0, 1, ..., P, of shape [P + 1].
     """
 
     def build():
@@ -122,17 +121,17 @@ def build_personalization_eval(
       optimizer: The client optimizer of training.
       num_epochs: P, the epochs of fine-tuning, >= 0.
       batch_size: Examples per training batch, >= 1.
-      eval_batch_size: Examples per batch of an evaluation, >= 1.
-      max_num_clients: The metrics of at most so many clients are returned, >= 1.
-      seed: Decides the order of the training examples.
+      eval_batch_size: Examples per evaluation batch, >= 1.
+      max_num_clients: The largest number of clients in the result, >= 1.
+      seed: Seed of the order of the training examples.
 
     Returns:
       A computation `(<M@SERVER, {<train_data=E*, test_data=E*>}@CLIENTS> ->
-      metrics@SERVER)`, M the model's weights and E one example, unbatched. The
-      metrics are `baseline_metrics`, each metric of the model before, of shape
-      [clients], and `personalized_metrics`, each of shape [clients, P + 1], of
-      which entry p is after p epochs. As many as `max_num_clients` clients
-      appear in the order in which they were given.
+      metrics@SERVER)`, where M is the model's weights and E an unbatched example.
+      The metrics are `baseline_metrics`, each metric before fine-tuning, of shape
+      [clients], and `personalized_metrics`, each of shape [clients, P + 1] with
+      entry p after p epochs. The first `max_num_clients` clients are included, in
+      the order given.
 
     Raises:
       ValueError: If an argument is out of range.

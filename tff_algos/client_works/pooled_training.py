@@ -1,4 +1,4 @@
-"""Training on pooled examples, with an optimizer that outlives the round."""
+"""Training on pooled examples, with an optimizer state that persists across rounds."""
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -16,10 +16,10 @@ def build_pooled_training_client_work(
     *,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
-    """Builds the work of one client, the data centre, that holds all examples.
+    """Builds the work of a single client, the data center, that holds all examples.
 
-    As `build_local_training_client_work`, but the optimizer's state is the
-    process's state and goes on from round to round.
+    Like `build_local_training_client_work`, except that the process's state is the
+    optimizer's state, which persists across rounds.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function

@@ -1,4 +1,4 @@
-"""Local training whose clients weigh by the loss that they had before it.
+"""Local training with clients weighted by their loss before it.
 
 The client work of q-FedAvg: Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in
 Federated Learning", 2020, arXiv 1905.10497.
@@ -25,14 +25,14 @@ def loss_at(
     dataset: tf.data.Dataset,
     reduction: LossReduction,
 ) -> tf.Tensor:
-    """Returns the loss of fixed weights on a data set, float64 [].
+    """Returns the loss at fixed weights on a dataset, float64 []; 0 without examples.
 
     Args:
       model: The view of the model.
-      weights: Where to evaluate it.
-      dataset: Batches.
-      reduction: "mean" over the examples, or "total": the sum over the batches of
-        their mean losses. Zero for no examples.
+      weights: The weights to evaluate the model at.
+      dataset: The batches.
+      reduction: "mean" over the examples, or "total": the sum of the batches' mean
+        losses.
     """
 
     no_metrics = model.initial_metrics()
@@ -63,29 +63,29 @@ def build_loss_weighted_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds local training whose update weight is the loss of the server's model.
 
-    The loss F_k is taken over a pass of the client's examples, without dropout, before
-    the first step. What is excluded, as in `build_local_training_client_work` or since the loss is
-    not finite, has weight zero.
+    The loss F_k is computed over a pass of the client's examples, without dropout,
+    before the first step. Excluded clients have weight zero; a client is excluded as in
+    `build_local_training_client_work` or if its loss is not finite.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      loss_floor: Added to the loss, > 0, so that a loss of zero is no exclusion.
-      loss_reduction: "mean" over the examples, or "total": the sum over the batches of
-        the pass of their mean losses.
+      loss_floor: Added to the loss, > 0, so that clients with zero loss take part.
+      loss_reduction: "mean" over the examples, or "total": the sum of the mean losses
+        of the pass's batches.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
-      with_full_pass: Whether clients' data hold `full_pass`, over which F_k is taken;
-        without it, it is taken over the round's batches. See `client_data`.
+      with_full_pass: Whether clients' data include `full_pass`, the examples of F_k;
+        without it, these are the round's batches. See `client_data`.
 
     Returns:
-      A process typed as `build_local_training_client_work`'s, with the measurement
-      `max_loss` (float32) besides.
+      A process typed as `build_local_training_client_work`'s, with the additional
+      measurement `max_loss` (float32).
 
     Raises:
-      ValueError: If `loss_reduction` is neither of the two.
+      ValueError: If `loss_reduction` is neither "mean" nor "total".
     """
     if loss_reduction not in get_args(LossReduction):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The row of a client that remembers the weights it ended its last round with."""
+"""The row of a client that remembers its final weights of its last round."""
 
 import collections
 from typing import Any
@@ -11,7 +11,7 @@ from tff_algos.models.local_model import ModelOrFn, Tensors
 
 
 def specs(model: ModelOrFn) -> Any:
-    """Returns what a row is like: whether there are weights yet, and the weights."""
+    """Returns the specs of a row: whether the client has weights, and the weights."""
     return collections.OrderedDict(
         seen=tf.TensorSpec([], tf.bool), weights=local_model.trainable_specs(model)
     )
@@ -25,7 +25,7 @@ def row(update: LocalUpdate) -> Any:
 
 
 def read(row: Any, server: Tensors) -> Tensors:
-    """Returns the weights that a row holds, or in a client's first round `server`."""
+    """Returns the row's weights, or `server` in the client's first round."""
     return tf.nest.map_structure(
         lambda own, first: tf.where(row["seen"], own, first), row["weights"], server
     )

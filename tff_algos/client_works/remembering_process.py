@@ -1,9 +1,9 @@
-"""Client work of clients that keep a row of tensors between rounds.
+"""Client work for clients that keep a row of tensors between rounds.
 
-The process has no such rows: each comes in as the client's `memory`, beside its
-examples, and goes out again among the measurements; who drives the process keeps them
-(`simulation.client_memory`). What clients add up to, the server may hold as vectors
-that it shares with all.
+The process does not store the rows. A client's row is an input, its `memory`, and its
+new row is an output, among the measurements; the caller stores the rows
+(`clients.client_memory`). The server can keep tensors that the clients' contributions
+update and that are broadcast to all clients.
 """
 
 import collections
@@ -39,12 +39,12 @@ class RememberingState:
 
 @attrs.frozen
 class RememberingInput:
-    """What a client that remembers works with.
+    """The input of a client with memory.
 
     Attributes:
       round_num: int32 [].
       server_weights: `tff.learning.models.ModelWeights`.
-      data: Its data, of which `row` is zeros in its first round.
+      data: The client's data; its `row` is zeros in the client's first round.
       shared: The server's shared tensors.
     """
 
@@ -55,24 +55,24 @@ class RememberingInput:
 
     @property
     def dataset(self) -> tf.data.Dataset:
-        """Its batches of the round."""
+        """The client's batches of the round."""
         return self.data.batches
 
     @property
     def row(self) -> Any:
-        """What it remembers."""
+        """The client's row before the round."""
         return self.data.row
 
 
 @attrs.frozen
 class RememberingReport:
-    """What it comes to.
+    """The result of a client with memory.
 
     Attributes:
-      report: The client's report, with `row` and `contribution` among what must be
-        finite.
-      row: What it remembers from now on, if it counts.
-      contribution: What it adds to the sum that changes `shared`, if it counts.
+      report: The client's report; excludes it if `row` or `contribution` is not finite.
+      row: The client's new row, unless it is excluded.
+      contribution: The client's term in the sum that updates `shared`, unless it is
+        excluded.
     """
 
     report: ClientReport
@@ -84,7 +84,7 @@ def add_scaled(
     left: Tensors, right: Tensors, factor: float | tf.Tensor = 1.0
 ) -> Tensors:
     """Returns `left + factor * right`."""
-    # Without the hint, a Python number would be rounded to float32 on the way.
+    # Without the hint, a Python number would be rounded to float32.
     factor = tf.convert_to_tensor(factor, dtype_hint=tf.float64)
     return tuple(
         a + tf.cast(factor, b.dtype) * b for a, b in zip(left, right, strict=True)
@@ -103,30 +103,31 @@ def build_remembering_process(
     with_num_examples: bool = False,
     with_full_pass: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
-    """Builds the process that lets every client work with what it remembers.
+    """Builds the process that passes each client its row and returns the new one.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
-      client_update: What a client does.
+      client_update: Maps the view of the model and a client's input to its result.
       row_specs: A structure of `tf.TensorSpec`s of known shape: one client's row.
-      initial_shared: Makes the shared tensors of the first round.
-      next_shared: From the shared tensors and the sum of the contributions of clients
-        that count to those of the next round. Where they are not finite, the old ones
-        stay, and no client's row changes.
+      initial_shared: Returns the shared tensors of the first round.
+      next_shared: Maps the shared tensors and the sum of the contributions of clients
+        that are not excluded to the next round's shared tensors. If these are not
+        finite, the shared tensors and all rows stay unchanged.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       update_with_index: Whether updates are `<client_index, update>`, as in
         `round_process.build_round_process`.
-      with_num_examples: Whether clients' data hold `num_examples`; see `client_data`.
-      with_full_pass: Whether clients' data hold `full_pass`; see `client_data`.
+      with_num_examples: Whether clients' data include `num_examples`; see
+        `client_data`.
+      with_full_pass: Whether clients' data include `full_pass`; see `client_data`.
 
     Returns:
       A process whose `next` maps `<RememberingState@SERVER, {ModelWeights}@CLIENTS,
       {<examples=B*, client_index=int32*, memory=row*>}@CLIENTS>` to client results of
       type `<update, update_weight=float32>@CLIENTS` and the measurements of
-      `build_local_training_client_work`, with `memory` besides: `client_index` int32
-      [S], `accepted` bool [S] and `row` with a leading axis of S, for
-      `simulation.client_memory.ClientMemory.update`.
+      `build_local_training_client_work`, plus `memory`: `client_index` int32 [S],
+      `accepted` bool [S] and `row` with a leading axis of S, for
+      `clients.client_memory.ClientMemory.update`.
     """
     weights_type = local_model.weights_type(model)
     fields = ClientDataFields(
@@ -226,14 +227,14 @@ def build_remembering_process(
 def undo_rejected_rounds(
     process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """Makes a rejected round change nothing that is remembered.
+    """Leaves all client rows and shared tensors unchanged in a rejected round.
 
-    Where the finalizer rejects a round, the model stays; so do then the tensors that
-    the client work's server shares, and no client's row is accepted.
+    If the finalizer rejects a round, the model stays unchanged. So do then the shared
+    tensors of the client work, and no client's row is accepted.
 
     Args:
-      process: Composed of `build_remembering_process`'s client work and a finalizer
-        that measures `num_rejected_rounds`.
+      process: A process composed of `build_remembering_process`'s client work and a
+        finalizer that measures `num_rejected_rounds`.
 
     Returns:
       A process of the same type.

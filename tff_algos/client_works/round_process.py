@@ -1,4 +1,4 @@
-"""Client work whose state is the round, made of what one client does."""
+"""Client work whose state is the round, built from a single client's update."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
 def with_index(
     result: tff.learning.templates.ClientResult, client_index: tf.Tensor
 ) -> tff.learning.templates.ClientResult:
-    """Returns a client's result whose update tells the client's number."""
+    """Returns a client's result with the client's index in its update."""
     update = result.update
     if isinstance(update, UpdateWithStatistics):
         update = attrs.evolve(update, update=_indexed(client_index, update.update))
@@ -57,26 +57,25 @@ def build_round_process(
     *,
     fields: ClientDataFields = _BATCHES_ALONE,
 ) -> tff.learning.templates.ClientWorkProcess:
-    """Builds the process that counts rounds and lets every client do its work.
+    """Builds the process that counts rounds and runs `client_update` on every client.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
-      client_update: From the view of the model, the round (int32 []), the server's
-        weights and the client's data to the client's report, and to scalars by
-        name of which the largest over the clients is measured.
+      client_update: Maps the view of the model, the round (int32 []), the server's
+        weights and the client's data to the client's report and named scalars, whose
+        maximum over the clients is measured.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
-      fields: What clients' data hold beside their batches, none of them a memory. With
-        `client_index` updates are `<client_index=int32, update=...>`, for aggregators
-        that remember; with `num_examples` clients weigh by that number, where they
-        weigh by examples.
+      fields: The fields of clients' data beside the batches; not a memory. With
+        `client_index`, updates are `<client_index=int32, update=...>`, for stateful
+        aggregators; with `num_examples`, example weights are that number.
 
     Returns:
       A process whose state is the round, `int32@SERVER`, and whose `next` maps
       `<int32@SERVER, {ModelWeights}@CLIENTS, {B*}@CLIENTS>` to client results of type
       `<update, update_weight=float32>@CLIENTS` and the measurements `<train=metrics,
-      num_non_finite_clients=int32, num_empty_clients=int32>`, with those of
-      `client_update` behind them.
+      num_non_finite_clients=int32, num_empty_clients=int32>`, followed by those of
+      `client_update`.
     """
     weights_type = local_model.weights_type(model)
     data_type = fields.type(model)

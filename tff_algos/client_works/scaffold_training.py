@@ -1,4 +1,4 @@
-"""SCAFFOLD's clients: steps corrected by two control variates.
+"""SCAFFOLD's client work: local steps corrected by two control variates.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
 2020, arXiv 1910.06378.
@@ -41,30 +41,30 @@ def build_scaffold_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds SCAFFOLD's client work: y <- y - eta * (grad f(y) - c_k + c).
 
-    A client remembers its control variate c_k, the server shares c, the mean of the
-    c_k over all clients: c <- c + sum over the cohort of the changes / N.
+    A client remembers its control variate c_k. The server shares c, the mean of c_k
+    over all clients: c <- c + (sum of the cohort's changes of c_k) / N.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       client_learning_rate: eta of plain SGD.
-      num_clients: N, all clients there are.
-      control_variate: What the new c_k is: "mean_step" (the paper's option II), c_k -
-        c + delta_k / (J_k * eta), the mean gradient of the J_k steps; or
-        "full_gradient" (option I), that of the client's examples at the server's
-        model, one more pass over them.
+      num_clients: N, the number of all clients.
+      control_variate: The new c_k: "mean_step" (the paper's option II), c_k - c +
+        delta_k / (J_k * eta), the mean gradient of the J_k steps; or "full_gradient"
+        (option I), the gradient of the client's examples at the server's model, which
+        takes another pass over them.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: As in `build_local_training_client_work`.
-      with_full_pass: Whether clients' data hold `full_pass`, for option I; without it,
-        the gradient is that of the round's batches. See `client_data`.
+      with_full_pass: Whether clients' data include `full_pass`, for option I; without
+        it, the gradient is that of the round's batches. See `client_data`.
 
     Returns:
-      A process as of `build_remembering_process`: rows are c_k, `shared` is c. All
-      clients weigh alike.
+      A process typed as `build_remembering_process`'s: rows are c_k, `shared` is c.
+      Clients are weighted uniformly.
 
     Raises:
-      ValueError: If `control_variate` is neither of the two.
+      ValueError: If `control_variate` is neither "mean_step" nor "full_gradient".
     """
     if control_variate not in get_args(ControlVariate):
         raise ValueError(

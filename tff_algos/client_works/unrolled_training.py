@@ -1,17 +1,17 @@
-"""The gradient of a loss after local SGD with respect to where SGD started.
+"""The gradient of a loss after local SGD with respect to the initial weights.
 
-Of J steps y <- y - eta * grad f(y; b_j) from w, and a loss F at their end, it is
+For J steps y <- y - eta * grad f(y; b_j) from w and a loss F at y_J, the gradient is
 
     dF/dw = (I - eta H_1) (I - eta H_2) ... (I - eta H_J) grad F(y_J),
 
-H_j the Hessian of step j's loss. No Hessian is made: after the steps, the vector
-grad F(y_J) goes back through them, a <- a - eta H_j a, by one Hessian-vector
-product a step. That needs the weights before every step, J times the model, and
-never the activations of more than one step; with checkpoints, about every
-sqrt(J)-th weights, between which the steps are taken again.
+where H_j is the Hessian of step j's loss. No Hessian is materialized: the vector
+grad F(y_J) is propagated back through the steps, a <- a - eta H_j a, with one
+Hessian-vector product per step. This takes memory for the weights before every
+step, J times the model, and the activations of one step. With checkpointing, about
+sqrt(J) weights are kept, and the steps between them are recomputed.
 
-The model must be a function of weights and batch: what it draws at random
-(dropout) must be the same whenever it sees them.
+The model must be a deterministic function of weights and batch: random draws
+(dropout) must be the same each time it is evaluated on them.
 """
 
 from collections.abc import Callable
@@ -28,18 +28,18 @@ Reduction = Literal["mean", "sum"]
 
 MAX_TRAJECTORY_BYTES = 1 << 29
 
-# Steps in parallel would hold the activations of several.
+# Parallel iterations would hold the activations of several steps.
 _ONE_STEP_AT_A_TIME = {"parallel_iterations": 1}
 
 
 def hessian_vector_product(
     model: LocalModel, weights: Weights, batch: object, vector: Tensors
 ) -> Tensors:
-    """Returns H v, H the Hessian of the batch's mean loss at `weights`.
+    """Returns H v, where H is the Hessian of the batch's mean loss at `weights`.
 
     Args:
       model: A view of a functional model.
-      weights: Where.
+      weights: The weights to differentiate at.
       batch: One batch.
       vector: v, like the trainable weights.
     """
@@ -57,13 +57,13 @@ def hessian_vector_product(
 
 @attrs.frozen
 class BatchesGradient:
-    """What some batches give.
+    """The result of evaluating several batches.
 
     Attributes:
-      gradient: Of their loss, like the trainable weights.
+      gradient: The gradient of their loss, like the trainable weights.
       non_trainable: The non-trainable weights after them.
       metrics: The metrics state after them.
-      num_examples: Their examples, int64 [].
+      num_examples: The number of their examples, int64 [].
     """
 
     gradient: Tensors
@@ -85,8 +85,8 @@ def gradient_of_batches(
 
     Args:
       model: A view of the model.
-      weights: Where.
-      metrics: The metrics state before them.
+      weights: The weights to differentiate at.
+      metrics: The metrics state before the batches.
       passes: The batches.
       first: int32 [].
       last: int32 [], >= `first`; the gradient is zero if they are equal.
@@ -130,14 +130,14 @@ def gradient_of_batches(
 
 @attrs.frozen(eq=False)
 class Steps:
-    """SGD steps on numbered batches.
+    """SGD steps on indexed batches.
 
     Attributes:
-      model: A view of the model; of a functional one where gradients go back.
+      model: A view of the model, which must be functional to use `pull_back`.
       optimizer: Plain SGD.
-      optimizer_state: With the learning rate of the round.
+      optimizer_state: The optimizer's state, with the learning rate of the round.
       passes: The batches.
-      non_trainable: Weights that stay as they are.
+      non_trainable: The non-trainable weights, constant.
     """
 
     model: LocalModel
@@ -150,8 +150,8 @@ class Steps:
         """Takes steps `start` to `stop` - 1.
 
         Returns:
-          The weights after them, the metrics, and the weights before each of them
-          as `tf.TensorArray`s, empty unless `keep`.
+          The weights and the metrics after them, and the weights before each step as
+          `tf.TensorArray`s, empty unless `keep`.
         """
         arrays = tuple(
             tf.TensorArray(w.dtype, stop - start, element_shape=w.shape)
@@ -182,7 +182,7 @@ class Steps:
         return trainable, metrics, arrays
 
     def pull_back(self, start, stop, trajectory, vector):
-        """Takes `vector` back through steps `stop` - 1 to `start`."""
+        """Propagates `vector` back through steps `stop` - 1 to `start`."""
         learning_rate = self.optimizer.get_hparams(self.optimizer_state)[
             tff.learning.optimizers.LEARNING_RATE_KEY
         ]
@@ -212,7 +212,7 @@ class Steps:
 def _segment_length(num_steps, trainable, max_trajectory_bytes):
     """Returns the steps between checkpoints: all of them, or about sqrt(J)."""
     size = sum(w.shape.num_elements() * w.dtype.size for w in trainable)
-    # In floating point, where a product of sizes cannot overflow.
+    # In floating point, because an integer product of sizes could overflow.
     needed = tf.cast(num_steps, tf.float64) * float(size)
     root = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(num_steps, tf.float64))), tf.int32)
     fits = needed <= float(max_trajectory_bytes)
@@ -240,13 +240,13 @@ def gradient_through_training(
       num_steps: J >= 0, int32 [].
       start: The weights w before the first step.
       metrics: The metrics state before it.
-      final_gradient: From the weights after training and the metrics to the
-        gradient of the final loss there.
-      max_trajectory_bytes: Where the weights of all steps take more, checkpoints
-        are kept instead and the steps between them are taken twice.
+      final_gradient: Maps the weights and the metrics after training to the gradient
+        of the final loss.
+      max_trajectory_bytes: If the weights of all steps take more memory, only
+        checkpoints are kept, and the steps between them are recomputed.
 
     Returns:
-      As `final_gradient`, with the gradient taken back to `start`.
+      The result of `final_gradient`, with the gradient propagated back to `start`.
     """
     length = _segment_length(num_steps, start, max_trajectory_bytes)
     last = tf.maximum(num_steps - 1, 0) // length * length
@@ -261,7 +261,7 @@ def gradient_through_training(
 
     def pull_segment_back(begin, vector):
         trainable = tuple(array.read(begin // length) for array in checkpoints)
-        # These steps were counted when they were first taken.
+        # The metrics counted these steps when they first ran.
         metrics = steps.model.initial_metrics()
         end = begin + length
         *_, trajectory = steps.run(begin, end, trainable, metrics, keep=True)
@@ -277,7 +277,7 @@ def gradient_through_training(
 
 
 def _run_to_last_segment(steps, length, last, start, metrics):
-    """Runs all segments but the last; keeps the weights before each of them."""
+    """Runs all segments except the last; keeps the weights before each of them."""
     checkpoints = tuple(
         tf.TensorArray(
             w.dtype, last // length, element_shape=w.shape, clear_after_read=False

@@ -1,4 +1,4 @@
-"""Clients of a simulation: their batches, what they remember, attacks."""
+"""Clients of a simulation: their batches, their memory, and attacks."""
 
 from tff_algos.clients.attacks import attacked_batches, attacked_model
 from tff_algos.clients.batching import BatchSpec, Examples, batch_examples

@@ -1,11 +1,10 @@
 """Malicious clients, for any client work of a functional model.
 
 The attacks of Hu et al., "Federated Learning Meets Multi-Objective Optimization",
-2022, arXiv 2006.11489. A malicious client's loss f becomes scale * f in all that it
-does, its gradients included, it adds a bias to the losses that it reports, or it
-multiplies the update that it sends after honest training. What a client does is told
-by its batches, so the attack comes before anything that an aggregator makes of an
-update, and no algorithm knows of it.
+2022, arXiv 2006.11489. A malicious client scales its loss, and with it its gradients,
+adds a bias to the losses that it reports, or scales the update that it sends after
+honest training. The attack is part of the client's batches, so it is applied before an
+aggregator sees the update and needs no support from the algorithm.
 """
 
 import collections
@@ -30,17 +29,17 @@ def _is_attacked(label: Any) -> bool:
 def attacked_model(
     model: tff.learning.models.FunctionalModel,
 ) -> tff.learning.models.FunctionalModel:
-    """Returns the model on batches of `attacked_batches`.
+    """Returns the model for batches of `attacked_batches`.
 
-    It has the same weights, and takes the model's own batches as well. With scale 1
-    its losses and gradients are the model's to the bit.
+    It has the same weights and accepts the model's own batches as well. With scale 1
+    its losses and gradients are bit-identical to the model's.
 
     Args:
-      model: Its batches are pairs `(x, y)`.
+      model: A model whose batches are pairs `(x, y)`.
 
     Raises:
-      TypeError: If `model` is no `tff.learning.models.FunctionalModel`, or its batches
-        are no pairs.
+      TypeError: If `model` is not a `tff.learning.models.FunctionalModel`, or its
+        batches are not pairs.
     """
     if not isinstance(model, tff.learning.models.FunctionalModel):
         raise TypeError(
@@ -93,14 +92,14 @@ def attacked_batches(
     loss_bias: float = 0.0,
     update_scale: float = 1.0,
 ) -> tf.data.Dataset:
-    """Returns a client's batches with what it does to its loss and its update.
+    """Returns a client's batches with its attack.
 
     Args:
       batches: Pairs `(x, y)`.
-      loss_scale: What it multiplies its loss by.
-      loss_bias: What it adds to the losses that it reports; heeded by this package's
-        client works alone.
-      update_scale: What it multiplies the update that it sends by; as `loss_bias`.
+      loss_scale: Factor on the loss.
+      loss_bias: Added to reported losses; only this package's client works apply it.
+      update_scale: Factor on the transmitted update; only this package's client works
+        apply it.
     """
     told = [float(each) for each in (loss_scale, loss_bias, update_scale)]
 
@@ -112,22 +111,22 @@ def attacked_batches(
 
 
 def reported_loss(loss: tf.Tensor, dataset: tf.data.Dataset) -> tf.Tensor:
-    """Returns the loss that a client reports, given the one that it has.
+    """Returns the loss that a client reports, given its true loss.
 
     Args:
-      loss: Of the client, [].
-      dataset: Its batches, of `attacked_batches` or of a model as it is.
+      loss: The client's loss, [].
+      dataset: The client's batches, with or without an attack.
     """
     bias = _told(dataset, _LOSS_BIAS, 0.0)
     return loss if bias is None else loss + tf.cast(bias, loss.dtype)
 
 
 def sent_update(update: Tensors, dataset: tf.data.Dataset) -> Tensors:
-    """Returns the update that a client sends, given the one that its work came to.
+    """Returns the update that a client sends, given its true update.
 
     Args:
-      update: Of the client, flat.
-      dataset: As for `reported_loss`.
+      update: The client's update, flat.
+      dataset: As in `reported_loss`.
     """
     scale = _told(dataset, _UPDATE_SCALE, 1.0)
     if scale is None:
@@ -136,10 +135,10 @@ def sent_update(update: Tensors, dataset: tf.data.Dataset) -> Tensors:
 
 
 def _told(dataset: tf.data.Dataset, key: str, default: float) -> tf.Tensor | None:
-    """Returns what a client's batches tell, float32 []; None if they tell nothing."""
+    """Returns an attack's value, float32 []; None if the batches have no attack."""
     spec = dataset.element_spec
     if not isinstance(spec, tuple) or not _is_attacked(spec[-1]):
         return None
-    # Every batch of a client tells the same, so the first one will do.
+    # All batches of a client have the same value, so the first one suffices.
     first = dataset.take(1)
     return first.reduce(tf.constant(default), lambda _, batch: batch[-1][key][0])

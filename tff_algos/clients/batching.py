@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tff_algos import execution
 
-# The examples of one client and one split: (x, y), arrays whose first axis is
-# the example, preprocessed as the model expects them but not batched.
+# The examples of one client and one split: arrays (x, y) with examples along the first
+# axis, preprocessed for the model but not batched.
 Examples = tuple[np.ndarray, np.ndarray]
 
 StepBatching = Literal["straddling", "per_pass"]
@@ -22,15 +22,16 @@ StepBatching = Literal["straddling", "per_pass"]
 class BatchSpec:
     """How a client's examples become the batches of one round.
 
-    Exactly one of `num_epochs` and `num_steps` is set. Epochs shuffle, truncate
-    to `max_elements`, repeat and then batch each epoch by itself (the last batch
-    of an epoch may be smaller). With `num_steps` every client takes exactly so many
-    batches (none without examples), and `step_batching` says which:
+    Exactly one of `num_epochs` and `num_steps` is set. With `num_epochs`, examples are
+    shuffled, truncated to `max_elements`, repeated, and batched epoch by epoch (the
+    last batch of an epoch may be smaller). With `num_steps`, every client gets exactly
+    that many batches (none without examples), according to `step_batching`:
 
-    * "straddling": `repeat().batch(B).take(K)`. All are full and straddle epochs.
-    * "per_pass": `batch(B).repeat().take(K)`, so that a batch holds min(B, n) examples
-      at most and no example twice. A last batch of one example is left out, unless it
-      is the only one: batch normalization has nothing to normalize in it.
+    * "straddling": `repeat().batch(B).take(K)`. All batches are full; they may straddle
+      epochs.
+    * "per_pass": `batch(B).repeat().take(K)`. A batch has at most min(B, n) examples,
+      all distinct. A last batch of one example is dropped unless it is the only one,
+      because batch normalization cannot normalize a single example.
     """
 
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
@@ -57,11 +58,11 @@ class BatchSpec:
             )
 
     def num_examples(self, available: int) -> int:
-        """Returns how many of `available` examples a client has in a round, n_k."""
+        """Returns how many of `available` examples a client uses in a round, n_k."""
         return min(available, self.max_elements or available)
 
     def num_processed(self, available: int) -> int:
-        """Returns how many examples the batches of `available` ones have."""
+        """Returns the total size of the batches of `available` examples."""
         own = self.num_examples(available)
         if self.num_epochs is not None:
             return self.num_epochs * own
@@ -73,19 +74,19 @@ class BatchSpec:
         return int(np.resize(sizes, self.num_steps).sum())
 
     def full_pass(self) -> "BatchSpec":
-        """Returns how a pass over the same examples is batched, in the same order."""
+        """Returns the spec of one pass over the same examples in the same order."""
         return attrs.evolve(self, num_epochs=1, num_steps=None)
 
 
 def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Dataset:
-    """Returns the batches `(x [b, ...], y [b, ...])` that `spec` asks for.
+    """Returns the batches `(x [b, ...], y [b, ...])` specified by `spec`.
 
     Args:
-      examples: `(x, y)` with a common first axis of n examples, n may be 0; they must
-        not change afterwards.
+      examples: `(x, y)` with a common first axis of n >= 0 examples; not copied, so
+        they must not be modified.
       spec: Batch size, epochs or steps, truncation, shuffling.
-      seed: Decides the order of the examples (and which are kept where
-        `max_elements` truncates); every epoch has an order of its own.
+      seed: Seed of the order of the examples, which differs between epochs, and of
+        the truncation to `max_elements`.
     """
     order = _epochs(len(examples[0]), spec, np.random.default_rng(seed))
     if spec.num_steps is not None and spec.step_batching == "straddling":
@@ -100,7 +101,7 @@ def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Da
 def _epochs(
     num_examples: int, spec: BatchSpec, generator: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Yields the order of the examples in one epoch after the other, for ever."""
+    """Yields the order of the examples in each epoch, indefinitely."""
     kept = np.arange(num_examples)
     if spec.max_elements is not None:
         order = generator.permutation(kept) if spec.shuffle else kept
@@ -123,7 +124,7 @@ def _steps(
 
 
 def _pass_splits(num_examples: int, batch_size: int) -> np.ndarray:
-    """Returns row splits of a pass whose last batch, if of one example, is left out."""
+    """Returns row splits of a pass without a last batch of one example."""
     splits = np.append(np.arange(0, num_examples, batch_size), num_examples)
     lone = len(splits) > 2 and splits[-1] - splits[-2] == 1 < batch_size
     return splits[:-1] if lone else splits
@@ -132,7 +133,7 @@ def _pass_splits(num_examples: int, batch_size: int) -> np.ndarray:
 def _steps_per_pass(
     epochs: Iterator[np.ndarray], batch_size: int, num_steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and row splits of batches that start anew with every pass."""
+    """Returns rows and row splits of batches that do not straddle passes."""
     first = next(epochs)
     if not len(first):
         return first, np.zeros(1, np.int64)
@@ -156,6 +157,6 @@ def _whole_epochs(
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Returns a seed in [0, 2**31) that depends on every part and nothing else."""
+    """Returns a seed in [0, 2**31) that depends only on the parts."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little") % (1 << 31)

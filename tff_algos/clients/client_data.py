@@ -1,16 +1,16 @@
-"""What a client's data hold: its batches alone, or several data sets by name.
+"""The type of a client's data: its batches or a structure of named datasets.
 
-A plain learning process takes each client's batches, `B*`. Some client works need more,
-each as a data set of its own beside the batches:
+A plain learning process takes each client's batches, `B*`. Some client works need more
+fields, each a separate dataset:
 
     examples      B*      the batches of the round, one local step each
-    client_index  int32*  one number: which client it is, in [0, N)
-    num_examples  int64*  one number: n_k, the examples that the client has
-    full_pass     B*      batches in which each of its n_k examples comes once
-    memory        row*    one row: what it remembers of earlier rounds
+    client_index  int32*  one element: the client's index in [0, N)
+    num_examples  int64*  one element: n_k, the client's number of examples
+    full_pass     B*      batches that contain each of the n_k examples once
+    memory        row*    one element: the client's row from earlier rounds
 
-`num_examples` and `full_pass` say what the batches of a round cannot where they repeat
-examples or leave some out, as those of K local steps do.
+`num_examples` and `full_pass` are needed if the batches of a round repeat or omit
+examples, as those of K local steps do.
 """
 
 import collections
@@ -27,14 +27,14 @@ from tff_algos.models.local_model import ModelOrFn
 
 @attrs.frozen(kw_only=True)
 class ClientData:
-    """One client's data, read.
+    """One client's data after reading.
 
     Attributes:
       batches: The batches of the round.
-      full_pass: Batches of a pass over its examples; `batches` where there are no others.
-      client_index: Which client it is, int32 []; None if the data do not say.
-      num_examples: n_k, int64 []; None if the data do not say.
-      row: What it remembers; None if it remembers nothing.
+      full_pass: Batches of a pass over its examples; `batches` if not given.
+      client_index: The client's index, int32 []; None if not given.
+      num_examples: n_k, int64 []; None if not given.
+      row: The client's memory; None if it has none.
     """
 
     batches: tf.data.Dataset
@@ -46,14 +46,14 @@ class ClientData:
 
 @attrs.frozen(kw_only=True)
 class ClientDataFields:
-    """Which data sets stand beside a client's batches.
+    """The fields of a client's data beside its batches.
 
     Attributes:
-      client_index: Whether `client_index` does.
-      num_examples: Whether `num_examples` does.
-      full_pass: Whether `full_pass` does.
-      memory: A structure of `tf.TensorSpec`s of known shape, one client's row, if
-        `memory` does.
+      client_index: Whether the data include `client_index`.
+      num_examples: Whether the data include `num_examples`.
+      full_pass: Whether the data include `full_pass`.
+      memory: A structure of `tf.TensorSpec`s of known shape, one client's row; None if
+        the data do not include `memory`.
     """
 
     client_index: bool = False
@@ -62,7 +62,7 @@ class ClientDataFields:
     memory: Any = None
 
     def type(self, model: ModelOrFn) -> tff.Type:
-        """Returns the type of one client's data: `B*` if nothing stands beside it."""
+        """Returns the type of one client's data; `B*` without additional fields."""
         batches = local_model.data_type(model)
         fields = {
             "client_index": tff.SequenceType(np.int32) if self.client_index else None,
@@ -83,7 +83,7 @@ class ClientDataFields:
         return tff.SequenceType(tff.types.tensorflow_to_type(self.memory))
 
     def read(self, data: Any) -> ClientData:
-        """Reads data of the type `type`; inside a TensorFlow computation."""
+        """Reads data of the type `type`, inside a TensorFlow computation."""
         if not isinstance(data, collections.OrderedDict):
             return ClientData(batches=data, full_pass=data)
         return ClientData(
@@ -96,7 +96,7 @@ class ClientDataFields:
 
 
 def _only_element(dataset: tf.data.Dataset | None) -> Any:
-    """Returns the element of a data set of one; zeros if it has none."""
+    """Returns the only element of a dataset; zeros if the dataset is empty."""
     if dataset is None:
         return None
     zeros = tf.nest.map_structure(

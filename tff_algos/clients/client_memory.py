@@ -1,9 +1,10 @@
-"""What clients keep between rounds: rows of tensors, by client.
+"""Client memory: stores one row of tensors per client between rounds.
 
-Some algorithms have clients that remember: SCAFFOLD's control variates, FedDyn's linear
-terms, MOON's previous models. Their learning processes stay without such state: a row
-goes in beside a client's examples, and the new one comes out among the measurements.
-Here are the rows in between, each round's cost in proportion to its cohort:
+Some algorithms have stateful clients: SCAFFOLD's control variates, FedDyn's linear
+terms, MOON's previous models. Their learning processes do not store this state: a
+client's row is an input beside its examples, and its new row is among the measurements.
+A `ClientMemory` stores the rows between rounds; a round's cost is proportional to its
+cohort:
 
     process = tff_algos.build_scaffold(model, client_learning_rate=0.1, num_clients=500)
     memory = tff_algos.ClientMemory.of_process(process, num_clients=500)
@@ -17,8 +18,8 @@ Here are the rows in between, each round's cost in proportion to its cohort:
         state = output.state
         memory.update(output.metrics["client_work"]["memory"])
 
-In memory by default; in a file where a directory is given, whose size grows with the
-clients that have taken part.
+Rows are stored in memory or, if a directory is given, in a file, whose size grows with
+the number of clients that have taken part.
 """
 
 import os
@@ -41,7 +42,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 def client_data_fields(process: tff.learning.templates.LearningProcess) -> list[str]:
-    """Returns what a client's data consist of, by name; nothing if of examples alone."""
+    """Returns the names of the fields of a client's data; none if only examples."""
     member = _client_data_type(process)
     if isinstance(member, tff.SequenceType):
         return []
@@ -53,16 +54,16 @@ def _client_data_type(process: tff.learning.templates.LearningProcess) -> tff.Ty
 
 
 def index_dataset(client: int) -> tf.data.Dataset:
-    """Returns the `client_index` of a client's data: its number, int32 []."""
+    """Returns the `client_index` of a client's data: its index, int32 []."""
     return execution.ElementDataset(np.int32(client))
 
 
 class ClientMemoryError(Exception):
-    """A client memory is damaged, or of other clients or rows than expected."""
+    """A client memory is damaged or does not match the expected clients or rows."""
 
 
 class _Records(Protocol):
-    """Byte strings of one length, by slot."""
+    """Byte strings of equal length, by slot."""
 
     def read(self, slot: int) -> bytes: ...
 
@@ -90,8 +91,9 @@ class _MemoryRecords:
 class _FileRecords:
     """Records in a file, each with its checksum.
 
-    Read and written through the page cache, not mapped: a full disk is then an
-    `OSError`, not the end of the process, and no row counts as the process's memory.
+    The file is read and written through the page cache, not memory-mapped: a full disk
+    then raises `OSError` instead of killing the process, and rows do not count as the
+    process's memory.
     """
 
     def __init__(self, path: pathlib.Path, record_bytes: int) -> None:
@@ -110,15 +112,15 @@ class _FileRecords:
         record, checksum = found[: self._record_bytes], found[self._record_bytes :]
         if checksum != _CHECKSUM.pack(zlib.crc32(record)):
             raise ClientMemoryError(
-                f"{self._path} is damaged: a client's row is not what was written; "
-                "start again in another folder."
+                f"{self._path} is damaged: a client's row differs from what was "
+                "written; start over in another folder."
             )
         return record
 
     def write(self, slot: int, record: bytes) -> None:
         whole = record + _CHECKSUM.pack(zlib.crc32(record))
         start = slot * self._stride
-        while whole:  # A write may be cut short; the next one says why.
+        while whole:  # A write may be partial; the next one then raises the error.
             written = os.pwrite(self._file, whole, start)
             whole, start = whole[written:], start + written
 
@@ -129,9 +131,9 @@ class _FileRecords:
 class ClientMemory:
     """Rows of tensors by client; zeros before a client has taken part.
 
-    `save` and `restore` go with checkpoints. Rows that a checkpoint refers to are not
-    overwritten while it is among the last `keep`: what a client has after it is
-    written elsewhere, so that an earlier state can be gone back to at any moment.
+    `save` and `restore` belong with checkpoints. Rows of the last `keep` saved states
+    are never overwritten (new rows are written to other slots), so each of these states
+    can be restored at any time.
     """
 
     def __init__(
@@ -141,17 +143,17 @@ class ClientMemory:
         directory: str | os.PathLike[str] | None = None,
         keep: int = 2,
     ) -> None:
-        """Makes a memory of zeros.
+        """Initializes a memory of zeros.
 
         Args:
           row_type: One client's row: a structure of tensors of known shape.
-          num_clients: Clients are numbers in [0, `num_clients`).
-          directory: Where the file `client_memory.rows` is or shall be; None to keep
-            the rows in memory.
+          num_clients: The number of clients; clients are indices in [0, `num_clients`).
+          directory: The directory of the file `client_memory.rows`; None to store the
+            rows in memory.
           keep: How many of the last saved states can be restored, >= 1.
 
         Raises:
-          OSError: If the file cannot be made.
+          OSError: If the file cannot be created.
           ValueError: If `num_clients` or `keep` is less than one.
         """
         for name, value in (("num_clients", num_clients), ("keep", keep)):
@@ -172,7 +174,7 @@ class ClientMemory:
             if self._in_file
             else _MemoryRecords()
         )
-        # Where each client's row is, now and in the states that were saved last.
+        # The slot of each client's row, now and in the last saved states.
         self._slots = np.full(num_clients, _NEVER, np.int32)
         self._saved: list[np.ndarray] = []
         self._keep = keep
@@ -187,10 +189,10 @@ class ClientMemory:
         num_clients: int,
         directory: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Makes the memory that a learning process's clients need.
+        """Creates the memory for the clients of a learning process.
 
         Raises:
-          ValueError: If its clients remember nothing.
+          ValueError: If the process's clients have no memory.
         """
         if "memory" not in client_data_fields(process):
             raise ValueError(
@@ -217,16 +219,16 @@ class ClientMemory:
             start += count * np.dtype(dtype).itemsize
 
     def dataset(self, client: int) -> tf.data.Dataset:
-        """Returns the `memory` of a client's data: its row, as the one element."""
+        """Returns the `memory` of a client's data: its row as the only element."""
         return execution.ElementDataset(self.row(client))
 
     def update(self, report: Mapping[str, Any]) -> None:
-        """Takes the rows that a round's clients report.
+        """Stores the rows that a round's clients report.
 
         Args:
-          report: The round's measurement: `client_index` int32 [S], `accepted` bool
-            [S] and `row`, structured as `row_type` with a leading axis of S. Clients
-            that are not accepted keep their row.
+          report: The round's measurement `memory`: `client_index` int32 [S], `accepted`
+            bool [S] and `row`, structured as `row_type` with a leading axis of S.
+            Clients that are not accepted keep their row.
 
         Raises:
           OSError: If the file cannot be written.
@@ -258,11 +260,11 @@ class ClientMemory:
         return self._num_slots - 1
 
     def save(self) -> Mapping[str, np.ndarray]:
-        """Returns what `restore` needs, to be saved with the process's state.
+        """Returns the state for `restore`, to be saved with the process's state.
 
         Returns:
-          `slots`, int32 [num_clients], and `rows`, the rows themselves, uint8
-          [., row_bytes]: none where they are in a file, which is flushed.
+          `slots`, int32 [num_clients], and `rows`, uint8 [., row_bytes]: the rows, or
+          none if they are in a file, which is flushed.
 
         Raises:
           OSError: If the file cannot be flushed.
@@ -284,14 +286,14 @@ class ClientMemory:
         saved: Mapping[str, np.ndarray],
         earlier: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
-        """Goes back to what `save` returned.
+        """Restores a state that `save` returned.
 
         Args:
-          saved: What `save` returned, of a memory of the same rows and clients.
-          earlier: What else it returned that shall stay restorable, oldest first.
+          saved: The state, saved from a memory of the same clients and rows.
+          earlier: Earlier saved states to keep restorable, oldest first.
 
         Raises:
-          ClientMemoryError: If it is of other clients or rows.
+          ClientMemoryError: If the state does not match the clients or rows.
         """
         slots = np.asarray(saved["slots"], np.int32)
         rows = np.asarray(saved["rows"])
@@ -307,7 +309,7 @@ class ClientMemory:
         self._slots = slots.copy()
         for slot, record in enumerate(rows):
             self._records.write(slot, record.tobytes())
-        # In memory the rows come with each saved state; in a file they must stay.
+        # In memory, each saved state includes its rows; in a file, they must be kept.
         kept = [
             np.asarray(each["slots"], np.int32) for each in earlier if self._in_file
         ]
@@ -315,7 +317,7 @@ class ClientMemory:
         self._protect([*kept, slots.copy()][-self._keep :])
 
     def _protect(self, saved: list[np.ndarray]) -> None:
-        """Keeps the rows of some saved states, and frees all that nobody needs."""
+        """Protects the rows of saved states and frees all unused slots."""
         self._saved = saved
         self._protected = set(np.concatenate(saved).tolist()) - {_NEVER}
         needed = self._protected | set(self._slots.tolist())

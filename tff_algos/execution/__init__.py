@@ -1,4 +1,4 @@
-"""Runtimes of TFF computations."""
+"""Runtimes for TFF computations."""
 
 from tff_algos.execution.array_dataset import ArrayDataset, ElementDataset
 from tff_algos.execution.client_passes import ClientError

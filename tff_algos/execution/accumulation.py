@@ -1,8 +1,8 @@
-"""Adds up what clients give in a pass, and stacks what is only collected.
+"""Accumulates clients' values in a pass: adds sums, stacks collected rows.
 
 An aggregate that appends each client's value to rows, as
 `tff_algos.aggregators.GatherFactory` does, would copy all rows for every client.
-Here they are written into memory that is allocated once.
+Here rows are written into memory that is allocated once.
 """
 
 import threading
@@ -21,7 +21,7 @@ Tensors = Sequence[tf.Tensor]
 
 
 def appends_rows(aggregate: Aggregate) -> bool:
-    """Whether an aggregate appends each tensor of the value to its own accumulator."""
+    """Returns whether an aggregate appends each value tensor to its own accumulator."""
     leaf = aggregate.accumulate
     count = len(aggregate.zeros)
     if aggregate.num_values != count or len(leaf.outputs) != count:
@@ -61,10 +61,10 @@ def appends_rows(aggregate: Aggregate) -> bool:
 
 
 class _Rows:
-    """One row for each client, written in any order, by several threads at once.
+    """One row per client, written in any order and by several threads concurrently.
 
-    On the CPU the memory is not TensorFlow's: its allocator, after it has put small
-    tensors there, does not have it in one piece when the next round asks for it again.
+    On the CPU the memory is not TensorFlow's: its allocator would place small tensors
+    in it and could not provide it in one piece in the next round.
     """
 
     def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):
@@ -90,12 +90,12 @@ class _Rows:
                 self._rows = tf.raw_ops.Empty(shape=shape, dtype=value.dtype)
 
     def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
-        """Writes the value of the client at `position`, or those of clients from there."""
+        """Writes the value at `position` or, if stacked, the values from there on."""
         self._allocate(value, value.shape[1:] if stacked else value.shape)
         if self._array is None:
             rows = value if stacked else tf.expand_dims(value, 0)
             places = tf.range(position, position + rows.shape[0])
-            # A variable's rows could be assigned to as well, but reading it would copy.
+            # Not a variable, because reading it would copy the rows.
             tf.raw_ops.InplaceUpdate(x=self._rows, i=places, v=rows)
             return
         # A tensor's own .numpy() makes a copy first.
@@ -117,7 +117,7 @@ def _is_on_cpu(tensor: tf.Tensor) -> bool:
 
 @attrs.frozen(eq=False)
 class _Slot:
-    """Where an aggregate's tensors are among those of its kind."""
+    """The positions of an aggregate's tensors among those of its kind."""
 
     is_rows: bool
     num_values: int
@@ -125,7 +125,7 @@ class _Slot:
 
 
 class Accumulation:
-    """What a pass does with its aggregates; made once for a plan."""
+    """Accumulates the aggregates of a pass; built once per plan."""
 
     def __init__(
         self,
@@ -134,14 +134,14 @@ class Accumulation:
         memory: RowMemory,
         build_fold: Callable[[Sequence[Aggregate]], Callable[..., Tensors]],
     ):
-        """Traces nothing yet.
+        """Initializes without tracing.
 
         Args:
-          aggregates: Of one client pass.
-          device: Where accumulators are.
-          memory: For rows on the CPU.
-          build_fold: From aggregates to the function of their accumulators' tensors,
-            then their values' tensors, that gives the new accumulators' tensors.
+          aggregates: The aggregates of one client pass.
+          device: The device of the accumulators.
+          memory: The memory for rows on the CPU.
+          build_fold: Maps aggregates to the function from their accumulators' and
+            values' tensors to the new accumulators' tensors.
         """
         self.device = device
         self.memory = memory
@@ -161,7 +161,7 @@ class Accumulation:
 
         Args:
           zeros: A tensor for each tensor of the aggregates' accumulators.
-          num_clients: How many clients give values.
+          num_clients: The number of clients.
         """
         return RunningAccumulation(self, zeros, num_clients)
 
@@ -186,15 +186,14 @@ class RunningAccumulation:
             yield slot, [next(remaining) for _ in range(getattr(slot, size))]
 
     def collect(self, values: Tensors, position: int, stacked: bool) -> Tensors:
-        """Writes what is only collected into its rows; returns the rest, for `add`.
+        """Writes collected values into their rows; returns the others, for `add`.
 
-        Several threads may call it at once, each for other clients.
+        Threads may call it concurrently for different clients.
 
         Args:
           values: A tensor for each tensor of the aggregates' values.
-          position: Of the client in the list of clients, or of the first of several.
-          stacked: Whether collected values are of several clients, one row each; if
-            not, they are of one client.
+          position: The index of the client, or of the first of several.
+          stacked: Whether collected values are stacked over several clients.
         """
         rest, rows = [], iter(self._rows)
         with tf.device(self._accumulation.device):
@@ -207,14 +206,14 @@ class RunningAccumulation:
         return rest
 
     def add(self, values: Tensors) -> None:
-        """Adds the next values that `collect` left, in the order of the clients."""
+        """Adds the values returned by `collect`; called in the order of the clients."""
         if self._folded:
             fold = self._accumulation.fold()
             with tf.device(self._accumulation.device):
                 self._folded = list(fold(*self._folded, *values))
 
     def result(self) -> list[tf.Tensor]:
-        """Returns a tensor for each tensor of the accumulators; to be called once."""
+        """Returns a tensor for each tensor of the accumulators; call it once."""
         folded, rows = iter(self._folded), iter(self._rows)
         results = []
         with tf.device(self._accumulation.device):

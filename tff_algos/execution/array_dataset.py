@@ -1,9 +1,9 @@
-"""Data sets whose elements are parts of arrays in memory.
+"""Datasets whose elements are parts of arrays in memory.
 
-Data sets like any, except that they cost little: TensorFlow's data set is made when
-somebody asks for it, at once and without functions or tuning, so that its first element
-comes in a tenth of the usual time. The in-process runtime takes batches of small models
-from the arrays themselves.
+They are ordinary datasets with little overhead: TensorFlow's dataset is built lazily,
+in one call and without user functions or autotuning, which makes the first element
+available in a tenth of the usual time. The in-process runtime reads batches of small
+models directly from the arrays.
 """
 
 import abc
@@ -20,7 +20,7 @@ Arrays = tuple[np.ndarray, ...]
 
 
 class InMemoryDataset(tf.data.Dataset, abc.ABC):
-    """A data set whose elements are in memory."""
+    """A dataset whose elements are in memory."""
 
     def __init__(self, element_spec: Any):
         self._element_spec = element_spec
@@ -41,14 +41,14 @@ class InMemoryDataset(tf.data.Dataset, abc.ABC):
 
     @abc.abstractmethod
     def _stacks(self) -> tuple[list[Arrays], np.ndarray]:
-        """Returns elements of equal shapes as stacks, and which stack each comes from.
+        """Returns stacks of elements of equal shapes, and the stack of each element.
 
-        Components of a stack have a leading axis of its elements, in their order; the
-        numbers of the stacks are int64 [number of elements].
+        Components of a stack have a leading axis of elements, in order; the indices of
+        the stacks are int64 [number of elements].
         """
 
-    # What a data set is in TensorFlow's eyes. `functools.cached_property` would have one
-    # lock for all data sets on Python 3.11.
+    # TensorFlow's representation of a dataset. `functools.cached_property` would share
+    # one lock between all datasets on Python 3.11.
     @property
     def _variant_tensor(self) -> tf.Tensor:
         if self._variant is None:
@@ -68,14 +68,14 @@ class InMemoryDataset(tf.data.Dataset, abc.ABC):
 def _variant_function(
     specs: tuple[tf.TensorSpec, ...], num_stacks: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Returns a function of `choice` and flat stacks that gives a data set's variant.
+    """Returns a function from `choice` and flat stacks to a dataset's variant.
 
-    One function makes it faster than one op after the other from Python: at every op
-    another thread may go first.
+    One function call is faster than one call per op from Python, because another thread
+    may run between ops.
 
     Args:
-      specs: Of the components of an element.
-      num_stacks: How many stacks there are, one at least.
+      specs: The specs of an element's components.
+      num_stacks: The number of stacks, >= 1.
     """
 
     @tf.function(autograph=False)
@@ -98,7 +98,7 @@ def _variant_function(
 
 
 def _plain_options() -> tf.data.Options:
-    """Returns options to read a data set as it is."""
+    """Returns options that disable dataset optimizations."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -109,12 +109,12 @@ class ArrayDataset(InMemoryDataset):
     """Batches of arrays in memory."""
 
     def __init__(self, arrays: Any, rows: np.ndarray, row_splits: np.ndarray):
-        """Makes a data set.
+        """Initializes the dataset.
 
         Args:
-          arrays: A structure of arrays with a common first axis of n rows; they must
-            not change afterwards.
-          rows: int64 [m], which rows the batches consist of, each in [0, n).
+          arrays: A structure of arrays with a common first axis of n rows; not copied,
+            so they must not be modified.
+          rows: int64 [m], the rows of all batches, each in [0, n).
           row_splits: int64 [b + 1], ascending from 0 to m: batch i consists of
             `rows[row_splits[i] : row_splits[i + 1]]`.
         """
@@ -150,10 +150,10 @@ class ElementDataset(InMemoryDataset):
     """One element in memory."""
 
     def __init__(self, element: Any):
-        """Makes a data set.
+        """Initializes the dataset.
 
         Args:
-          element: A structure of arrays or numbers, whose shapes are its type.
+          element: A structure of arrays or numbers; they determine the element's type.
         """
         self._element = tuple(np.asarray(part) for part in tf.nest.flatten(element))
         specs = [tf.TensorSpec(part.shape, part.dtype) for part in self._element]

@@ -1,9 +1,9 @@
-"""Client passes many clients at a time.
+"""Client passes vectorized over clients.
 
-Clients are put in chunks; in a chunk every tensor of the clients' work has a
-leading axis of clients. A step takes the next batch of all clients whose batches
-have the same shape, so nothing is padded: clients with more batches go on while
-the others wait, and a smaller last batch is a step of its own.
+Clients are grouped into chunks; in a chunk, every tensor of the clients' work has a
+leading axis of clients. A step processes the next batches of all clients whose batches
+have the same shape, so no padding is needed: clients with more batches continue
+without the others, and a smaller last batch is a separate step.
 """
 
 import collections
@@ -28,20 +28,21 @@ from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.row_memory import RowMemory
 from tff_algos.execution.vectorization import VectorizedWork
 
-# A state, its gradient, its update and what a step keeps of it in between.
+# A state, its gradient, its update and a step's intermediate values.
 _STATE_COPIES = 4
-# What a worker holds at once of clients' batches.
+# Limit on a worker's memory for clients' batches.
 _MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
-# A cohort is cut into so many chunks, if each has so many clients then: with fewer, the
-# overhead of ops outweighs what a second thread gains. Measured: logistic regression.
+# A cohort is split into up to this many chunks of at least this many clients: with
+# fewer, op overhead outweighs the gain from a second thread (measured with logistic
+# regression).
 _MOST_SHARES, _LEAST_SHARE = 8, 64
 
 
 def schedule(
     clients: Sequence[client_batches.ClientBatches],
 ) -> Iterator[chunk_functions.Step]:
-    """Yields the steps of a chunk, every client's batches in their order.
+    """Yields the steps of a chunk, with every client's batches in order.
 
     Args:
       clients: The batches of each client of the chunk.
@@ -79,7 +80,7 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
 
 
 class BatchedPass:
-    """Runs a client pass in chunks of clients; made once for a plan."""
+    """Runs a client pass in chunks of clients; built once per plan."""
 
     def __init__(
         self,
@@ -89,14 +90,14 @@ class BatchedPass:
         cache: client_batches.BatchCache,
         memory: RowMemory,
     ):
-        """Traces nothing yet.
+        """Initializes without tracing.
 
         Args:
-          client_pass: What to run.
-          work: Its fragment, cut at its reductions.
-          devices: The chunks take turns on them.
-          cache: Of clients' batches.
-          memory: For rows of what clients give.
+          client_pass: The pass to run.
+          work: Its fragment, split at its reductions.
+          devices: The devices; chunks alternate between them.
+          cache: The cache of clients' batches.
+          memory: The memory for rows of clients' values.
         """
         self._pass = client_pass
         self._work = work
@@ -115,9 +116,9 @@ class BatchedPass:
 
     @property
     def client_bytes(self) -> int:
-        """Memory of one client's state, or of what it takes and gives if that is more.
+        """Memory of one client's state or of its inputs and outputs, if that is more.
 
-        As far as shapes are known.
+        Tensors of unknown shape are not counted.
         """
         states = [
             spec
@@ -137,23 +138,23 @@ class BatchedPass:
         """Runs the pass over all clients.
 
         Args:
-          inputs: Its values, of one client at least.
+          inputs: The inputs, for at least one client.
           workers: Threads that run chunks.
-          chunk_bytes: Memory for the states of a chunk, or for its clients' values. It
-            decides how many clients a chunk has, and so the order in which values are
-            summed; the number of threads does not.
+          chunk_bytes: Memory for the states of a chunk or for its clients' values. It
+            determines the chunk size and thus the order of summation, which does not
+            depend on the number of threads.
 
         Returns:
           Its results.
 
         Raises:
           tf.errors.OpError: If the work of a client fails.
-          vectorization.NotVectorizableError: If an op has no vectorised form.
+          vectorization.NotVectorizableError: If an op cannot be vectorized.
         """
-        # Traced before any data are read: work that turns out not to be vectorisable
-        # must find data sets as they were.
+        # Trace before reading any data: if the work cannot be vectorized, the streaming
+        # pass needs unread datasets.
         self._chunk_functions[0]()
-        # Read once: a data set may give another order the next time.
+        # Read once, because a dataset may reshuffle each iteration.
         first = self._read(inputs, 0)
         chunk_size = self._chunk_size(first, chunk_bytes, inputs.num_clients)
         starts = range(0, inputs.num_clients, chunk_size)
@@ -184,12 +185,12 @@ class BatchedPass:
         chunk_bytes: int,
         num_clients: int,
     ) -> int:
-        """Returns how many clients a chunk has; a function of the cohort alone."""
+        """Returns the number of clients per chunk, a function of only the cohort."""
         data_bytes = sum(batches.num_bytes for batches in first)
         by_states = chunk_bytes // max(1, _STATE_COPIES * self.client_bytes)
         by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
-        # Threads and devices share the chunks, but sums depend on where chunks end:
-        # never on how many threads and devices there are.
+        # Sums depend on the chunk boundaries, so these must not depend on the number of
+        # threads or devices.
         by_cohort = max(-(-num_clients // _MOST_SHARES), _LEAST_SHARE)
         return max(1, min(by_states, by_data, by_cohort, _MAX_CHUNK_CLIENTS))
 
@@ -212,7 +213,7 @@ class BatchedPass:
     def _stacked_inputs(
         self, inputs: PassInputs, positions: range
     ) -> list[tf.Tensor | None]:
-        """Returns a tensor for each input of the work, `None` for data sets."""
+        """Returns a tensor for each input of the work, `None` for datasets."""
         tensors = []
         for port in self._work.fragment.inputs:
             if port.placement is Placement.SERVER:
@@ -227,7 +228,7 @@ class BatchedPass:
     def _read(
         self, inputs: PassInputs, position: int
     ) -> list[client_batches.ClientBatches]:
-        """Returns the batches of each data set that a client's work reduces."""
+        """Returns the batches of each dataset that a client's work reduces."""
         variants = None
         result = []
         for index, source in enumerate(self._work.data_inputs):

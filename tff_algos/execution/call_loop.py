@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for calls from any thread, that can be ended.
+"""An event loop in its own thread, for calls from any thread, that can be ended.
 
-TFF's own (`async_utils.AsyncThreadRunner`) never ends: its thread holds it. Every
-context would leave a thread behind, and three file descriptors.
+TFF's `async_utils.AsyncThreadRunner` never ends, because its thread references it.
+Every context would leak a thread and three file descriptors.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from tensorflow_federated.python.common_libs import tracing
 
 _T = TypeVar("_T")
 
-# A call that compiles its computation cannot be interrupted. `end` does not wait
-# longer for it; the loop ends behind it.
+# `end` waits at most this long for a call that is compiling its computation, which
+# cannot be interrupted; the loop ends after the call.
 _END_SECONDS = 5.0
 
 
 class CallLoopEndedError(RuntimeError):
-    """The loop runs no calls any more."""
+    """The loop was ended and no longer accepts calls."""
 
 
 class CallLoop:
@@ -30,26 +30,26 @@ class CallLoop:
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(tracing.propagate_trace_context_task_factory)
         self._ended = False
-        # A signal handler may end the loop while its thread begins a call.
+        # Reentrant: a signal handler may end the loop while its thread starts a call.
         self._lock = threading.RLock()
-        # The thread must not hold this object, or nothing would ever drop it.
+        # The thread must not reference this object, which would never be collected.
         self._thread = threading.Thread(
             target=_run, args=[self._loop], name="tff_calls", daemon=True
         )
         self._thread.start()
 
     def run(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Runs a coroutine to its end.
+        """Runs a coroutine to completion.
 
         Args:
-          call: Makes the coroutine.
+          call: Returns the coroutine.
 
         Returns:
-          Its result.
+          The coroutine's result.
 
         Raises:
-          CallLoopEndedError: If the loop was ended before.
-          BaseException: What the coroutine raises.
+          CallLoopEndedError: If the loop has been ended.
+          BaseException: Any exception of the coroutine.
         """
         with self._lock:
             if self._ended:
@@ -58,13 +58,13 @@ class CallLoop:
         return future.result()
 
     def end(self) -> None:
-        """Lets running calls come to their end, then ends the thread; idempotent."""
+        """Waits for running calls, then ends the thread; idempotent."""
         with self._lock:
             if self._ended:
                 return
             self._ended = True
             self._loop.call_soon_threadsafe(_stop_when_idle, self._loop)
-        # Garbage, such as a context, may be collected in any thread.
+        # The garbage collector may call this in any thread, even the loop's own.
         if threading.current_thread() is not self._thread:
             self._thread.join(_END_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The functions that run a chunk of clients: every one with an axis of clients."""
+"""The functions that run a chunk of clients, all with a leading axis of clients."""
 
 import contextlib
 import itertools
@@ -23,8 +23,8 @@ class Step:
     """One step of some clients of a chunk.
 
     Attributes:
-      clients: Their positions in the chunk; `None` if all of them take part.
-      batch: The components of their batches, with a leading axis of clients.
+      clients: The clients' positions in the chunk; `None` for all clients.
+      batch: The components of the batches, with a leading axis of clients.
     """
 
     clients: np.ndarray | None
@@ -32,7 +32,7 @@ class Step:
 
 
 def build_data(work: VectorizedWork) -> Callable[..., Tensors]:
-    """Returns the function from one client's inputs to the data sets it reduces."""
+    """Returns the function from one client's inputs to the datasets it reduces."""
     return _concrete(work.data, _input_specs(work, batched=False))
 
 
@@ -52,7 +52,7 @@ def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tensors]:
-    """Returns the leaf as a function of those of its inputs that it has."""
+    """Returns the leaf as a function of the inputs that it uses."""
     present = [
         spec for spec, name in zip(specs, leaf.inputs, strict=True) if name is not None
     ]
@@ -60,15 +60,15 @@ def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tenso
 
 
 def _fed(leaf: Leaf, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds the leaf to the graph, with a tensor for each input that it has."""
+    """Adds the leaf to the graph, with a tensor for each input that it uses."""
     return leaf([None if name is None else next(tensors) for name in leaf.inputs])
 
 
 class _Vectorized:
     """A leaf as a function of stacked and shared tensors.
 
-    Called with the number of clients and a tensor for each of the leaf's inputs;
-    gives each output stacked over the clients.
+    It is called with the number of clients and a tensor for each of the leaf's inputs,
+    and returns each output stacked over the clients.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class _Vectorized:
         """Traces the function.
 
         Args:
-          leaf: For one client.
-          specs: Of the arguments, those that are stacked with the clients' axis.
-          stacked: Which arguments are.
-          device: Where to run.
-          transform: Is applied to the stacked outputs.
+          leaf: The work of one client.
+          specs: The specs of the arguments; stacked ones include the clients' axis.
+          stacked: Whether each argument is stacked.
+          device: The device to run on.
+          transform: Applied to the stacked outputs.
         """
         self._present = [name is not None for name in leaf.inputs]
         which = list(itertools.compress(stacked, self._present))
@@ -111,19 +111,20 @@ def map_clients(
     tensors: Sequence[tf.Tensor],
     stacked: Sequence[bool],
 ) -> list[tf.Tensor]:
-    """Applies a leaf to every client at once, in the current graph.
+    """Vectorizes a leaf over clients, in the current graph.
 
     Args:
-      leaf: For one client; `tensors` are for the inputs that it has.
+      leaf: The work of one client.
       num_clients: Scalar int32.
-      tensors: With a leading axis of clients where `stacked`.
-      stacked: Which tensors are.
+      tensors: A tensor for each input that the leaf uses; stacked tensors have a
+        leading axis of clients.
+      stacked: Whether each tensor is stacked.
 
     Returns:
       The outputs, all with a leading axis of clients.
 
     Raises:
-      vectorization.NotVectorizableError: If an op has no vectorised form.
+      vectorization.NotVectorizableError: If an op cannot be vectorized.
     """
     if not leaf.outputs:
         return []
@@ -153,9 +154,10 @@ def map_clients(
 
 @contextlib.contextmanager
 def _without_error_logs() -> Iterator[None]:
-    """Keeps pfor from logging a page about each op that it cannot convert.
+    """Suppresses pfor's long log message about each op that it cannot convert.
 
-    It is no error here: clients then run one by one, which is said in one line.
+    This is not an error here: the clients then run one by one, which is logged on one
+    line.
     """
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -214,7 +216,7 @@ class _ReduceFunctions:
 def _step_arguments(
     reduction: Reduction,
 ) -> tuple[list[tf.TensorSpec], list[bool], list[bool]]:
-    """Returns specs of a step's arguments, which are stacked, which are batches."""
+    """Returns a step's argument specs, and which are stacked and which are batches."""
     states, parts = reduction.state_specs, reduction.element_specs
     others = [
         spec if shared else _batched(spec)
@@ -240,7 +242,7 @@ def _step_clients(
 
 
 def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
-    """Returns a step of all clients of a chunk: of states, batch, other arguments."""
+    """Returns a step of all clients: a function of states, batch, other arguments."""
     specs, _, is_batch = _step_arguments(reduction)
 
     def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -252,7 +254,7 @@ def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
 
 
 def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
-    """Returns a step of some clients: their positions come first."""
+    """Returns a step of some clients, whose positions are the first argument."""
     specs, stacked, is_batch = _step_arguments(reduction)
 
     def step(members: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -298,7 +300,7 @@ class ChunkFunctions:
 def _summed(
     aggregates: Sequence[Aggregate], outputs: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Sums the values of those aggregates that are sums over the clients' axis."""
+    """Sums the values of aggregates that are sums over the clients' axis."""
     results, remaining = [], list(outputs)
     for aggregate in aggregates:
         values = remaining[: aggregate.num_values]
@@ -344,7 +346,7 @@ def _add(
 def _fold(
     aggregate: Aggregate, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Accumulates the values of one client after the other."""
+    """Accumulates the clients' values one by one."""
     outputs = aggregate.outputs()
     shapes = [types.tensor_spec(port.type_signature).shape for port in outputs]
 

@@ -1,8 +1,8 @@
-"""Clients' data sets as batches in memory.
+"""Clients' datasets as batches in memory.
 
-Reading a data set costs milliseconds before the first element comes, more than a
-step of a small model. Batches of data sets that give the same elements every time are
-kept, as far as a budget of memory goes.
+Reading a dataset takes milliseconds before the first element, more than a step of a
+small model. Batches of datasets that yield the same elements every time are cached
+within a memory budget.
 """
 
 import collections
@@ -20,7 +20,7 @@ Batch = tuple[tf.Tensor | np.ndarray, ...]
 
 _HOST = "/device:CPU:0"
 
-# Data sets of these kinds, if their functions have no state, hold no randomness.
+# Dataset types without randomness, if their functions are stateless.
 _REPEATABLE = frozenset(
     [
         "ArrayDataset",
@@ -55,7 +55,7 @@ class ClientBatches:
     Attributes:
       batches: The components of each batch, tensors or arrays.
       shapes: For each batch, the shapes of its components.
-      num_bytes: Memory that the batches take.
+      num_bytes: The memory of the batches.
     """
 
     batches: tuple[Batch, ...]
@@ -64,14 +64,14 @@ class ClientBatches:
 
 
 def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
-    """Reads a whole data set.
+    """Reads a whole dataset.
 
     Args:
-      variant: The data set.
-      specs: Of the components of its elements.
+      variant: The dataset's variant tensor.
+      specs: The specs of an element's components.
 
     Returns:
-      Its elements.
+      The dataset's elements.
     """
     dataset = tf.data.experimental.from_variant(variant, tuple(specs))
     with tf.device(_HOST):
@@ -79,10 +79,10 @@ def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
 
 
 def _plain_options() -> tf.data.Options:
-    """Returns options that leave a data set as its author made it.
+    """Returns options that disable dataset optimizations.
 
-    TensorFlow would search it for what might be fused before every first element, which
-    takes longer than most clients' examples do.
+    TensorFlow would look for transformations to fuse before every first element, which
+    takes longer than reading most clients' examples.
     """
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
@@ -90,7 +90,7 @@ def _plain_options() -> tf.data.Options:
 
 
 def serialized_options() -> bytes:
-    """Returns the options that clients' data sets are read with, for a graph."""
+    """Returns the serialized options for reading clients' datasets in a graph."""
     return _plain_options()._to_proto().SerializeToString()
 
 
@@ -109,10 +109,10 @@ def _num_bytes(part: tf.Tensor | np.ndarray) -> int:
 
 
 def _in_memory(dataset: tf.data.Dataset) -> tuple[Batch, ...] | None:
-    """Returns the batches of arrays that were sliced, batched and maybe repeated.
+    """Returns the batches of arrays that were sliced, batched and possibly repeated.
 
-    Reads the arrays themselves, which takes a tenth of the time of the data set; those
-    of a data set of one element, too. `None` for other data sets.
+    Reads the arrays directly, in a tenth of the dataset's time; also supports datasets
+    of one element. Returns `None` for other datasets.
     """
     if isinstance(dataset, InMemoryDataset):
         return dataset.elements()
@@ -143,7 +143,7 @@ def _of_tensors(dataset: tf.data.Dataset) -> bool:
 
 
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
-    """Whether every iteration gives the same elements, as far as can be seen."""
+    """Returns whether every iteration is known to yield the same elements."""
     if type(dataset).__name__ not in _REPEATABLE:
         return False
     for function in dataset._functions():
@@ -153,23 +153,23 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
 
 
 class BatchCache:
-    """Batches of data sets, the least recently used ones dropped beyond a budget."""
+    """A cache of datasets' batches within a budget; evicts the least recently used."""
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._entries: collections.OrderedDict = collections.OrderedDict()
-        # Garbage may be collected, and data sets forgotten, while it is held.
+        # Reentrant: garbage collection may forget datasets while the lock is held.
         self._lock = threading.RLock()
 
     def read(
         self, data: tf.data.Dataset | tf.Tensor, specs: Sequence[tf.TensorSpec]
     ) -> ClientBatches:
-        """Returns the batches of a data set, from the cache if they are there.
+        """Returns the batches of a dataset, from the cache if possible.
 
         Args:
-          data: The data set, or its variant, which is not looked for in the cache.
-          specs: Of the components of its elements.
+          data: The dataset, or its variant, which is never cached.
+          specs: The specs of an element's components.
         """
         if not isinstance(data, tf.data.Dataset):
             return read(data, specs)
@@ -185,7 +185,7 @@ class BatchCache:
         return batches
 
     def get(self, dataset: tf.data.Dataset) -> ClientBatches | None:
-        """Returns what was `put` for a data set, or `None`."""
+        """Returns the cached batches of a dataset, or `None`."""
         key = id(dataset)
         with self._lock:
             if key not in self._entries:
@@ -194,10 +194,10 @@ class BatchCache:
             return self._entries[key]
 
     def put(self, dataset: tf.data.Dataset, data: ClientBatches) -> None:
-        """Keeps batches while the data set lives and the budget allows.
+        """Caches batches for the dataset's lifetime, if the budget allows.
 
         Args:
-          dataset: Only repeatable ones are kept.
+          dataset: The dataset; ignored unless repeatable.
           data: The batches.
         """
         if data.num_bytes > self._max_bytes or not is_repeatable(dataset):
@@ -215,7 +215,7 @@ class BatchCache:
 
     @property
     def num_bytes(self) -> int:
-        """Memory that is used."""
+        """The memory in use."""
         return self._num_bytes
 
     def _forget(self, key: int) -> None:

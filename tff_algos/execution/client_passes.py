@@ -1,8 +1,7 @@
-"""Client passes one client after the other, several at a time.
+"""Streaming client passes: clients run one by one in several threads.
 
-Clients' work runs in threads, what it gives is added up in the order of the
-clients: results do not depend on the number of threads, and no more values are
-alive at once than twice the threads.
+Clients' values are accumulated in the order of the clients, so results do not depend
+on the number of threads, and at most twice as many values as threads are alive.
 """
 
 import collections
@@ -29,7 +28,7 @@ class ClientError(RuntimeError):
     """A client's computation failed.
 
     Attributes:
-      position: Of the client in the list of clients, from 0.
+      position: The client's position in the list of clients, from 0.
     """
 
     def __init__(self, position: int, num_clients: int, message: str):
@@ -38,22 +37,21 @@ class ClientError(RuntimeError):
 
 
 def _cause(message: str) -> str:
-    """Returns an op's own message, without where it stands in which graph."""
+    """Returns an op's own message, without its location in the graph."""
     own = message.rpartition("<stack traces unavailable>\n")[2]
     return own.partition("\n\t [[")[0].strip()
 
 
 @attrs.frozen(eq=False)
 class PassInputs:
-    """The values that a pass takes.
+    """The inputs of a pass.
 
     Attributes:
-      server: A tensor for each input of the pass that is the server's.
-      clients: For each input that is the clients', a tensor or a data set per
-        client.
+      server: A tensor for each input placed at the server.
+      clients: For each input placed at clients, a tensor or a dataset per client.
       zeros: A tensor for each tensor of the aggregates' accumulators.
-      num_clients: How many clients there are.
-      max_kept_bytes: Memory for what the pass keeps; more of it goes to a file.
+      num_clients: The number of clients.
+      max_kept_bytes: Memory limit for kept values; the excess is written to a file.
     """
 
     server: dict[Port, tf.Tensor]
@@ -65,7 +63,7 @@ class PassInputs:
 
 @attrs.frozen(eq=False)
 class PassResult:
-    """What a pass gives.
+    """The results of a pass.
 
     Attributes:
       accumulators: A tensor for each tensor of the aggregates' accumulators.
@@ -77,7 +75,7 @@ class PassResult:
 
 
 class StreamingPass:
-    """Runs a client pass client by client; made once for a plan."""
+    """Runs a client pass client by client; built once per plan."""
 
     def __init__(
         self,
@@ -85,12 +83,12 @@ class StreamingPass:
         devices: Sequence[str | None],
         memory: RowMemory,
     ):
-        """Traces nothing yet.
+        """Initializes without tracing.
 
         Args:
-          client_pass: What to run.
-          devices: The clients take turns on them.
-          memory: For rows of what clients give.
+          client_pass: The pass to run.
+          devices: The devices; clients alternate between them.
+          memory: The memory for rows of clients' values.
         """
         self._pass = client_pass
         self._takes_turns = any(
@@ -112,11 +110,11 @@ class StreamingPass:
         """Runs the pass over all clients.
 
         Args:
-          inputs: Its values.
-          workers: Threads to use.
+          inputs: The inputs.
+          workers: The threads to use.
 
         Returns:
-          Its results.
+          The results.
 
         Raises:
           ClientError: If the work of a client fails.
@@ -152,7 +150,7 @@ class StreamingPass:
 
 
 def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:
-    """Returns the variant tensor of a data set, and a tensor as it is."""
+    """Returns a tensor unchanged, or the variant tensor of a dataset."""
     if isinstance(value, tf.data.Dataset):
         return tf.data.experimental.to_variant(value)
     return value
@@ -173,18 +171,18 @@ class Workers:
         count: int,
         one_at_a_time: bool = False,
     ) -> Iterator[_T]:
-        """Yields `function(0)`, `function(1)`, ... which run at the same time.
+        """Yields `function(0)`, `function(1)`, ..., which run concurrently.
 
-        Not more than twice as many results as threads wait to be taken. When a
-        call fails or the caller stops, calls that have not begun are dropped.
+        At most twice as many results as threads are pending. If a call fails or the
+        caller stops, calls that have not started are dropped.
 
         Args:
-          function: Is called in the threads.
-          count: How many results there are.
-          one_at_a_time: Whether a call must not begin before the one before ended.
+          function: The function to call in the threads.
+          count: The number of calls.
+          one_at_a_time: Whether each call waits for the previous one to end.
 
         Raises:
-          Exception: What `function` raises, for the first position that fails.
+          Exception: The exception of the first position that fails.
         """
         if self.num_threads == 1 or count == 1 or one_at_a_time:
             yield from map(function, range(count))

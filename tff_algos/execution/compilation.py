@@ -22,8 +22,8 @@ from tff_algos.execution import plan as plan_lib
 
 _T = TypeVar("_T")
 
-# TFF's compiler recurses along chains of calls. Each level takes a few Python
-# frames, which are small, and some of them C frames, which the stack must hold.
+# TFF's compiler recurses along chains of calls. Each level takes a few Python frames,
+# which are small, and some C frames, for which the stack needs room.
 _RECURSION_LIMIT = 1_000_000
 _STACK_BYTES = 512 * 2**20
 _recursion_lock = threading.Lock()
@@ -37,17 +37,16 @@ def compile_to_plan(
     """Compiles a computation for this runtime.
 
     Args:
-      computation: Any whose leaves are TensorFlow.
+      computation: A computation whose leaves are TensorFlow.
       functions: Its functional arguments, in the order of the parameter's type.
-      insecure_aggregation: Computes secure sums and selections in the clear
-        instead of refusing them.
+      insecure_aggregation: Computes secure sums and selections in the clear instead of
+        rejecting them.
 
     Returns:
       The plan.
 
     Raises:
-      dataflow.UnsupportedComputationError: If there is a block that this runtime
-        cannot run.
+      dataflow.UnsupportedComputationError: If this runtime cannot run a block.
     """
 
     return _deep(lambda: _compile(computation, functions, insecure_aggregation))
@@ -58,7 +57,7 @@ def _compile(
     functions: Sequence[tff.framework.ConcreteComputation],
     insecure_aggregation: bool,
 ) -> plan_lib.Plan:
-    # Blocks all the way: protos that are nested deeply cannot be parsed again.
+    # Keep building blocks throughout: deeply nested protos cannot be parsed again.
     block = computation.to_building_block()
     if functions:
         block = _bind(block, functions)
@@ -74,7 +73,10 @@ def _bind(
     computation: tff.framework.ComputationBuildingBlock,
     functions: Sequence[tff.framework.ConcreteComputation],
 ) -> tff.framework.ComputationBuildingBlock:
-    """Returns the computation with empty structures in place of its functions."""
+    """Returns the computation with its functional arguments bound.
+
+    Its parameter has empty structures in their place.
+    """
     remaining = iter(functions)
     name = "bound_argument"
 
@@ -111,10 +113,10 @@ def _bind(
 
 
 def _deep(function: Callable[[], _T]) -> _T:
-    """Calls a function that may recurse as deeply as its argument is nested.
+    """Calls a function that recurses as deeply as its argument is nested.
 
-    The limit on recursion is the interpreter's, the stack is a thread's: the call
-    is made in a thread of its own, one at a time.
+    The call runs in its own thread, to have a larger stack, and one at a time, because
+    the recursion limit applies to the whole interpreter.
     """
     with _recursion_lock, _raised_recursion_limit():
         previous = threading.stack_size(_STACK_BYTES)

@@ -1,10 +1,9 @@
 """A compiled TFF computation as a graph of dependencies between tensors.
 
-The blocks of a computation say what is computed from what in nested structures
-and with names. Evaluated once with symbols instead of values, nothing stays but
-leaves of TensorFlow, aggregations and selections, each with the tensors it takes:
-broadcasts, zips, selections of elements and values placed somewhere only say which
-tensor is meant, so they vanish.
+The blocks of a computation refer to values by name and in nested structures. Evaluating
+them once with symbols instead of values leaves only TensorFlow leaves, aggregations and
+selections with their input tensors. Broadcasts, zips, element selections and placed
+values only identify tensors, so they disappear.
 
                  +--> Leaf@CLIENTS --+--> Aggregate --> Leaf@SERVER --> result
     Argument ----+                   |
@@ -24,24 +23,24 @@ from tff_algos.execution import sequences, types
 
 
 class UnsupportedComputationError(ValueError):
-    """The runtime cannot run the computation; names the block and the reason."""
+    """The runtime cannot run the computation; the message names block and reason."""
 
 
 class Placement(enum.Enum):
-    """Where a node is evaluated: once, or once for each client."""
+    """Whether a node is evaluated once or once per client."""
 
     SERVER = enum.auto()
     CLIENTS = enum.auto()
 
 
-# Without representations: a node's would hold those of all that it depends on.
+# Without repr: a node's would contain those of all its dependencies.
 @attrs.frozen(eq=False, repr=False)
 class Node:
-    """Something that gives tensors.
+    """A node of the graph, with tensors as outputs.
 
     Attributes:
-      placement: Whether there is one value of each output, or one per client.
-      inputs: What it takes.
+      placement: Whether each output has one value or one per client.
+      inputs: The node's inputs.
       output_types: A tensor or sequence type for each output.
     """
 
@@ -55,7 +54,7 @@ class Node:
 
 @attrs.frozen(repr=False)
 class Port:
-    """One output of a node; equal to itself made again."""
+    """One output of a node; compares by value."""
 
     node: Node
     index: int
@@ -71,7 +70,7 @@ class Port:
 
 @attrs.frozen(eq=False, repr=False)
 class Argument(Node):
-    """Part of the computation's argument: its outputs are values passed in."""
+    """Part of the computation's argument; its outputs are values passed in."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -83,7 +82,7 @@ class Evaluate(Node):
 
 @attrs.frozen(eq=False, repr=False)
 class Select(Node):
-    """What a client asked for: a sequence of `leaf(server value, key)`.
+    """A client's selection: a sequence of `leaf(server value, key)`.
 
     The inputs are the client's keys, then the server's value.
     """
@@ -94,13 +93,13 @@ class Select(Node):
 
 @attrs.frozen(eq=False, repr=False)
 class Aggregate(Node):
-    """Sums of clients' values, before the report.
+    """The accumulation of clients' values, before the report; placed at the server.
 
-    The inputs are the client's value, then the zero. Placed at the server.
+    The inputs are the client's value, then the zero.
 
     Attributes:
-      num_values: How many of the inputs are the client's value.
-      accumulate: Takes the accumulator and a value, gives the accumulator.
+      num_values: How many of the inputs belong to the client's value.
+      accumulate: Maps the accumulator and a value to the new accumulator.
     """
 
     num_values: int
@@ -136,13 +135,13 @@ def build(block: tff.framework.ComputationBuildingBlock) -> Dataflow:
     """Evaluates a compiled computation symbolically.
 
     Args:
-      block: Of functional type, with all local parts compiled to TensorFlow.
+      block: A block of functional type with all local parts compiled to TensorFlow.
 
     Returns:
-      The tensors of its result, with all that they depend on.
+      The tensors of its result, with all their dependencies.
 
     Raises:
-      UnsupportedComputationError: If a block is none that this runtime knows.
+      UnsupportedComputationError: If this runtime does not support a block.
     """
     parameters: list[Port] = []
     argument = None
@@ -155,7 +154,7 @@ def build(block: tff.framework.ComputationBuildingBlock) -> Dataflow:
 
 
 def _argument(type_spec: tff.Type, placement: Placement, parameters: list[Port]) -> Any:
-    """Makes the symbols of an argument, and notes each in `parameters`."""
+    """Creates the symbols of an argument and appends each to `parameters`."""
     match type_spec:
         case tff.StructType():
             elements = structure.to_elements(type_spec)
@@ -175,7 +174,7 @@ def _argument(type_spec: tff.Type, placement: Placement, parameters: list[Port])
 
 
 def _flat(value: Any, block: Any) -> list[Port]:
-    """Returns the tensors of a value that is no function, in order."""
+    """Returns the tensors of a value, in order; fails for functions."""
     match value:
         case Port():
             return [value]
@@ -193,8 +192,8 @@ def _pack(ports: Sequence[Port], type_spec: tff.Type) -> Any:
 
 
 def _pack_next(remaining: Iterator[Port], type_spec: tff.Type) -> Any:
-    # Not a function in `_pack` that calls itself: that is a reference cycle, and would
-    # hold the ports, and so all leaves, until Python's garbage collector comes by.
+    # Not a recursive function inside `_pack`: its reference cycle would keep the ports,
+    # and thus all leaves, alive until the garbage collector runs.
     if not isinstance(type_spec, tff.StructType):
         return next(remaining)
     elements = structure.to_elements(type_spec)
@@ -207,7 +206,7 @@ def _shortened(block: Any) -> str:
 
 
 class _Evaluator:
-    """Evaluates blocks to symbols; the scope says what names stand for."""
+    """Evaluates blocks to symbols; the scope maps names to values."""
 
     def __init__(self):
         self._leaves: dict[int, tuple[Any, leaves_lib.Leaf]] = {}
@@ -217,7 +216,7 @@ class _Evaluator:
         return self._evaluate(block, {}, Placement.SERVER)
 
     def _evaluate(self, block: Any, scope: Mapping[str, Any], where: Placement) -> Any:
-        """Returns the value of a block; new leaves of its own are placed `where`."""
+        """Returns the value of a block, whose new leaves are placed `where`."""
         match block:
             case tff.framework.Reference():
                 return scope[block.name]
@@ -284,7 +283,7 @@ class _Evaluator:
                 raise UnsupportedComputationError(
                     f"The in-process runtime cannot run {_shortened(block)}: {error}"
                 ) from error
-            # The block is kept too: its id must stay its own.
+            # Keep the block, so that its id is not reused.
             self._leaves[id(block)] = (block, leaf)
         return self._leaves[id(block)][1]
 
@@ -313,7 +312,7 @@ class _Evaluator:
         value, zero, accumulate, _, report = argument
         values, zeros = tuple(_flat(value, call)), tuple(_flat(zero, call))
         leaf = self._leaf(call.argument[2])
-        # Wider than the zero's type, which may know shapes that grow.
+        # More general than the zero's type, whose static shapes may grow.
         accumulator = call.argument[2].type_signature.parameter[0]
         node = Aggregate(
             placement=Placement.SERVER,

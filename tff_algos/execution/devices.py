@@ -7,15 +7,15 @@ from absl import logging
 
 
 class UnknownDeviceError(ValueError):
-    """A device does not exist; names those that do."""
+    """A device does not exist; the message lists those that do."""
 
 
 def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the full names of devices.
 
     Args:
-      names: Such as `GPU:0`, or `GPU:*` for all of a kind; all GPUs if `None`, or
-        the CPU where there is no GPU.
+      names: Names such as `GPU:0`, or `GPU:*` for all of a kind; if `None`, all GPUs,
+        or the CPU if there is no GPU.
 
     Returns:
       The names in the order given, at least one.
@@ -49,7 +49,7 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _grow_memory() -> None:
-    """Lets GPUs' memory grow as needed, instead of taking all of it at once."""
+    """Enables memory growth on GPUs, instead of allocating all memory at once."""
     for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)

@@ -21,16 +21,14 @@ GetLeaf = Callable[[leaves_lib.Leaf], leaves_lib.Leaf]
 
 
 def build(fragment: Fragment, device: str | None = None) -> Function:
-    """Makes one function of a fragment.
+    """Builds one function of a fragment.
 
     Args:
-      fragment: Its nodes' leaves are imported with their data sets reduced by
-        loops.
-      device: Where ops without a place of their own run.
+      fragment: The fragment; its leaves' dataset reductions become loops.
+      device: The device for ops without a device.
 
     Returns:
-      A function of one tensor for each of the fragment's inputs, giving one for
-      each output.
+      A function from one tensor per input of the fragment to one per output.
     """
 
     on_cpu = device is not None and "CPU" in device
@@ -48,15 +46,15 @@ def build(fragment: Fragment, device: str | None = None) -> Function:
 def build_accumulate(
     aggregates: Sequence[Aggregate], device: str | None = None
 ) -> Function:
-    """Makes one function that adds a client's values to all accumulators.
+    """Builds one function that adds a client's values to all accumulators.
 
     Args:
-      aggregates: Of one client pass.
-      device: As for `build`.
+      aggregates: The aggregates of one client pass.
+      device: As in `build`.
 
     Returns:
-      A function of all accumulators' tensors, then all values' tensors, giving
-      all new accumulators' tensors.
+      A function from all accumulators' tensors, then all values' tensors, to all new
+      accumulators' tensors.
     """
     totals = [port for aggregate in aggregates for port in aggregate.outputs()]
     values = [port for aggregate in aggregates for port in aggregate.values]
@@ -75,7 +73,7 @@ def accumulate_each(
     accumulators: Sequence[tf.Tensor],
     values: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Adds values to accumulators in the current graph, aggregate by aggregate."""
+    """Adds values to accumulators in the current graph, for each aggregate."""
     results, remaining, taken = [], list(accumulators), list(values)
     for aggregate in aggregates:
         num_zeros = len(aggregate.zeros)
@@ -88,17 +86,17 @@ def accumulate_each(
 def concrete_function(
     function: Function, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces a function of one tensor per spec; its graph goes with it."""
+    """Traces a function of one tensor per spec; its graph is freed with it."""
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     weakref.finalize(traced, _dismantle, traced.graph).atexit = False
     return traced
 
 
 def _dismantle(graph: func_graph.FuncGraph) -> None:
-    """Breaks the reference cycles of a graph whose function is gone.
+    """Breaks the reference cycles of a graph whose function was freed.
 
-    Its constants, which may be a model's weights, would stay until Python's garbage
-    collector comes by, which counts objects and no bytes.
+    Otherwise its constants, which may be a model's weights, would stay alive until the
+    garbage collector runs, which is triggered by object counts, not by bytes.
     """
     func_graph.dismantle_func_graph(graph)
     graph.inputs = graph.outputs = graph.structured_outputs = None
@@ -112,11 +110,12 @@ def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
     """Traces a function of tensors.
 
     Args:
-      function: Of one tensor for each of `specs`, giving a list of tensors.
-      specs: Not checked at calls, which would cost more than a small computation.
+      function: Maps one tensor for each of `specs` to a list of tensors.
+      specs: The tensors' specs. Calls do not check them, because the check costs more
+        than a small computation.
 
     Returns:
-      The traced function, to be called with tensors alone.
+      The traced function; it must be called with tensors.
     """
     traced = concrete_function(function, specs)
 
@@ -129,11 +128,11 @@ def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
 
 @contextlib.contextmanager
 def _no_temporary_variables() -> Iterator[None]:
-    """Keeps TensorFlow from sums in variables, which threads that run alike share.
+    """Keeps TensorFlow from accumulating `AddN` in temporary variables.
 
-    Where it estimates that tensors take much memory it rewrites `AddN` to add up in a
-    temporary variable. That is named by op and step, all eager calls are step 0, and
-    so one of two clients that run at the same time would find it there and fail.
+    TensorFlow's memory optimizer rewrites `AddN` this way if it estimates that tensors
+    take much memory. The variables are named by op and step, and all eager calls are
+    step 0, so two clients that run concurrently would collide and one would fail.
     """
     options = eager_context.context().function_call_options
     eager_context.context().function_call_options = _without_memory_optimizer(
@@ -161,12 +160,12 @@ def evaluate(
     """Evaluates a fragment in the current graph.
 
     Args:
-      fragment: What to evaluate.
-      inputs: A tensor for each of its inputs.
-      get_leaf: Says in which form to import a leaf.
+      fragment: The fragment.
+      inputs: A tensor for each of the fragment's inputs.
+      get_leaf: Returns the form in which to import a leaf.
 
     Returns:
-      A tensor for each of its outputs.
+      A tensor for each of the fragment's outputs.
     """
     tensors = dict(zip(fragment.inputs, inputs, strict=True))
     for node in fragment.nodes:
@@ -195,7 +194,7 @@ def _selected(
     element = sequences.Element(node.element_type)
 
     def select(key: tf.Tensor) -> Any:
-        # What is imported takes no tensors of an outer graph; an op captures them.
+        # An import cannot use tensors of an outer graph; `tf.identity` captures them.
         captured = [tf.identity(tensor) for tensor in server_value]
         flat = get_leaf(node.leaf)([*captured, key])
         return element.pack(flat)

@@ -1,10 +1,10 @@
-"""Rewrites of TensorFlow graphs, so that TFF's leaves run inside of functions.
+"""Rewrites of TensorFlow graphs that let TFF's leaves run inside functions.
 
-A leaf of a compiled TFF computation was made for a session of its own: its
-variables are shared by name, an op initialises them first, and data sets are
-reduced by an op that instantiates its function at every call. Each function here
-takes a GraphDef and changes it in place; together they make the leaf a graph
-that may be imported anywhere, any number of times, and run by many threads.
+A leaf of a compiled TFF computation is meant for its own session: its variables are
+shared by name, an op initializes them first, and datasets are reduced by an op that
+instantiates its function on every call. The functions in this module change a GraphDef
+in place; together they turn the leaf into a graph that can be imported anywhere, any
+number of times, and run by many threads.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from tensorflow.python.grappler import tf_optimizer
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
 
-# With this shared name TensorFlow makes a new variable at every execution, which
-# goes when nothing refers to it any more (`ResourceHandle::ANONYMOUS_NAME`).
+# With this shared name, TensorFlow creates a new variable at every execution and frees
+# it with its last reference (`ResourceHandle::ANONYMOUS_NAME`).
 _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
-# Ops whose resource is found by name, and those that make one nobody else sees.
+# Ops with a resource found by name, and the equivalent ops with an anonymous resource.
 _ANONYMOUS_OPS = {
     "HashTableV2": "AnonymousHashTable",
     "MutableHashTableV2": "AnonymousMutableHashTable",
@@ -37,8 +37,8 @@ _ANONYMOUS_OPS = {
 }
 _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
-# oneDNN's kernels of these gradients are used where the rewrite of the graph has
-# come by the forward op before.
+# oneDNN's kernels of these gradients are used only if TensorFlow's graph rewrite visits
+# the forward op first.
 _BEHIND_FORWARD_OPS = ("LRNGrad", "MaxPoolGrad")
 
 _REFERENCE_OPS = ("Variable", "VariableV2", "TemporaryVariable")
@@ -47,7 +47,7 @@ _numbers = itertools.count()
 
 
 class UnsupportedOpError(ValueError):
-    """A leaf holds an op that cannot run inside of a function; names it."""
+    """A leaf has an op that cannot run inside a function; the message names it."""
 
 
 def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
@@ -58,18 +58,18 @@ def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
 
 
 def op_definition(op: str) -> op_def_pb2.OpDef | None:
-    """Returns the definition of an op; `None` for the name of a function."""
+    """Returns the definition of an op; `None` if the name is a function's."""
     return op_def_registry.get(op)
 
 
 def drop_colocations(graph_def: GraphDef) -> None:
-    """Lets each op be placed for itself: an op it names may be absent or fed."""
+    """Removes colocation constraints; an op that they name may be absent or fed."""
     for node in all_nodes(graph_def):
         node.attr.pop("_class", None)
 
 
 def takes_empty_tensors(graph_def: GraphDef) -> bool:
-    """Tells whether a tensor that is fed has no elements, whatever it is fed."""
+    """Returns whether a placeholder's static shape has no elements."""
     fed = [node for node in graph_def.node if node.op == "Placeholder"]
     shapes = [tf.TensorShape(node.attr["shape"].shape) for node in fed]
     return any(shape.num_elements() == 0 for shape in shapes)
@@ -78,27 +78,29 @@ def takes_empty_tensors(graph_def: GraphDef) -> bool:
 def fold_constants(graph_def: GraphDef, fetched: Iterable[str]) -> GraphDef:
     """Returns the graph with its constants folded as TFF's runtime folds them.
 
-    There a product with a constant zero is zero, whatever the other factor: so the mean
-    of no elements, which is NaN, counts nothing where it is weighted by their number.
+    TFF's runtime folds a product with a constant zero to zero, whatever the other
+    factor. Thus the mean of no elements, which is NaN, contributes nothing when it is
+    weighted by the number of elements.
 
     Args:
       graph_def: A graph without resources of other graphs.
-      fetched: The names of the nodes that are needed.
+      fetched: The names of the nodes to keep.
     """
     config = tf.compat.v1.ConfigProto()
     options = config.graph_options.rewrite_options
     for field in options.DESCRIPTOR.fields:
-        # A list of optimizers would do, but they then run at their default level.
+        # Not a list of optimizers, because these would run at their default level.
         if field.enum_type == options.DESCRIPTOR.enum_types_by_name["Toggle"]:
             setattr(options, field.name, options.OFF)
     options.memory_optimization = options.NO_MEM_OPT
     options.constant_folding = options.AGGRESSIVE
     options.meta_optimizer_iterations = options.ONE
-    options.min_graph_nodes = -1  # However small it is.
+    options.min_graph_nodes = -1  # Optimize graphs of any size.
     meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph_def)
     meta_graph.collection_def["train_op"].node_list.value.extend(fetched)
     folded = tf_optimizer.OptimizeGraph(config, meta_graph)
-    # A constant waits for the tensors that it stands for. What is fed is no node later.
+    # Folded constants have control inputs from the tensors that they replace. Drop
+    # those from placeholders, which are not nodes after the import.
     fed = {f"^{node.name}" for node in folded.node if node.op == "Placeholder"}
     for node in folded.node:
         inputs = [name for name in node.input if name not in fed]
@@ -108,7 +110,7 @@ def fold_constants(graph_def: GraphDef, fetched: Iterable[str]) -> GraphDef:
 
 
 def own_resources(graph_def: GraphDef) -> None:
-    """Makes every variable, table and iterator one of the execution's own.
+    """Makes every variable, table and iterator private to an execution.
 
     Raises:
       UnsupportedOpError: For variables of TensorFlow 1, which have no handle.
@@ -127,11 +129,11 @@ def own_resources(graph_def: GraphDef) -> None:
 
 
 def initialize_first(graph_def: GraphDef, initialize_op: str) -> None:
-    """Lets `initialize_op` run before everything else that touches a resource.
+    """Makes `initialize_op` run before all other ops that access a resource.
 
     Args:
-      graph_def: Is sorted too: nodes stand behind what they depend on.
-      initialize_op: Name of the node that initialises the variables and tables.
+      graph_def: The graph; also sorted topologically.
+      initialize_op: The name of the node that initializes the variables and tables.
     """
     nodes = {node.name: node for node in graph_def.node}
     initializing = ancestors(nodes, [initialize_op])
@@ -159,7 +161,7 @@ def node_name(tensor_name: str) -> str:
 def ancestors(
     nodes: Mapping[str, node_def_pb2.NodeDef], names: Iterable[str]
 ) -> set[str]:
-    """Returns the named nodes and all that they depend on."""
+    """Returns the named nodes and all their dependencies."""
     found, waiting = set(), list(names)
     while waiting:
         name = waiting.pop()
@@ -170,10 +172,10 @@ def ancestors(
 
 
 def sort(graph_def: GraphDef) -> None:
-    """Puts the nodes behind what they depend on, otherwise as they stood.
+    """Sorts the nodes topologically and stably.
 
-    Automatic control dependencies follow the order in which ops are made: it must
-    agree with the dependencies that are in the graph.
+    Automatic control dependencies follow the order in which ops are created, which must
+    agree with the dependencies in the graph.
     """
     nodes = {node.name: node for node in graph_def.node}
     ordered, visited = [], set()
@@ -199,7 +201,7 @@ def sort(graph_def: GraphDef) -> None:
 
 
 def keep_data_on_host(graph_def: GraphDef) -> None:
-    """Pins what makes or reads data sets to the CPU: no other device has it."""
+    """Pins ops that create or read datasets to the CPU, the only device with them."""
     for node in all_nodes(graph_def):
         if node.op in _HOST_OPS or node.op.endswith(("Dataset", "DatasetV2")):
             node.device = "/device:CPU:0"
@@ -228,13 +230,13 @@ def called_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
 
 
 def keep_loops_whole(graph_def: GraphDef) -> None:
-    """Keeps loops with certain gradients from being merged into the graph, on CPUs.
+    """Keeps loops with certain gradients as functions, instead of lowering them.
 
-    Of a loop that is merged no op comes first, and the order in which TensorFlow goes
-    through it depends on addresses: some executions of a graph had oneDNN's gradient of
-    max pooling, others Eigen's, which made a step of a small CNN an eighth slower. The
-    body of a loop that stays a function has a beginning. Each iteration costs some ten
-    microseconds more, and all of the body is on one device: not for GPUs.
+    A lowered loop has no first op, and the order in which TensorFlow visits its ops
+    depends on addresses: some executions of a graph used oneDNN's gradient of max
+    pooling, others Eigen's, which made a step of a small CNN an eighth slower. The body
+    of a loop that stays a function has a first op. Each iteration then takes about ten
+    microseconds longer, and the whole body runs on one device: only for CPUs.
     """
     functions = {each.signature.name: each for each in graph_def.library.function}
     for node in all_nodes(graph_def):
@@ -271,10 +273,10 @@ def argument_specs(
 
 
 def takes_turns(graph_def: GraphDef) -> bool:
-    """Whether two executions at once would disturb each other's random numbers.
+    """Returns whether concurrent executions would affect each other's random numbers.
 
-    TFF seeds noise by the time, which two clients must not share; and an op that was
-    seeded itself goes on from what it drew before.
+    TFF seeds noise by the current time, which two clients must not share, and an op
+    with its own seed continues from its last state.
     """
     return any(
         node.op == "Timestamp" or is_seeded(node) for node in all_nodes(graph_def)
@@ -282,7 +284,7 @@ def takes_turns(graph_def: GraphDef) -> bool:
 
 
 def is_seeded(node: node_def_pb2.NodeDef) -> bool:
-    """Whether a node is an op that keeps random state, from a seed of its own."""
+    """Returns whether a node is an op with random state and its own seed."""
     definition = op_definition(node.op)
     if definition is None or not definition.is_stateful:
         return False
@@ -290,10 +292,10 @@ def is_seeded(node: node_def_pb2.NodeDef) -> bool:
 
 
 def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
-    """Gives the graph's functions names that no other graph of this process has.
+    """Gives the graph's functions names that are unique in this process.
 
     Returns:
-      The new name of every function, by its old name.
+      A map from old to new names.
     """
     prefix = f"leaf{next(_numbers)}_"
     names = {
@@ -302,7 +304,7 @@ def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
     }
     for function in graph_def.library.function:
         function.signature.name = names[function.signature.name]
-        # They only link a forward function with its gradient, by the old names.
+        # These only link a forward function and its gradient, by their old names.
         for attribute in ("forward_function_name", "backward_function_name"):
             function.attr.pop(attribute, None)
     for gradient in graph_def.library.gradient:

@@ -1,9 +1,9 @@
 """Runs TFF computations in this Python process, on its CPUs or GPUs.
 
-TFF's own runtime sends computations, data sets and weights to a child process,
-which knows no GPU. Here a computation is compiled with TFF's compiler, planned as
-server stages and passes over the clients, and its TensorFlow runs where the
-caller's TensorFlow runs. Works for every computation, not for tff_algos' alone:
+TFF's own runtime sends computations, datasets and weights to a child process, which
+does not use GPUs. This runtime compiles a computation with TFF's compiler, plans it as
+server stages and passes over the clients, and runs its TensorFlow in the caller's
+process. It works for all computations, not only for those of tff_algos:
 
     tff_algos.execution.set_in_process_context()
 """
@@ -36,8 +36,8 @@ from tff_algos.execution import (
 )
 from tff_algos.execution.program import Program
 
-# Programs that are kept for computations that are gone, in case equal ones come: some
-# megabytes each, and several times the weights that are constants of a computation.
+# Programs kept after their computations were freed, for reuse by equal computations.
+# Each takes several megabytes plus several times the computation's constant weights.
 _MAX_LATEST_PROGRAMS = 8
 
 
@@ -88,20 +88,21 @@ class InProcessContext(tff.framework.SyncContext):
           Its result in the Python containers of its type.
 
         Raises:
-          ClientError: If a client's part fails; says which client.
-          UnsupportedComputationError: If the runtime cannot run it; says why.
-          RuntimeError: In a forked child, where TensorFlow's threads are missing.
+          ClientError: If a client's part fails; the message names the client.
+          UnsupportedComputationError: If the runtime cannot run it; the message says
+            why.
+          RuntimeError: In a forked child, which lacks TensorFlow's threads.
           TypeError: If the argument is not of the computation's type.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
-                "The in-process context was made before this process was forked, and "
-                "TensorFlow does not survive a fork: start processes by 'spawn'."
+                "The in-process context was created before this process was forked, "
+                "and TensorFlow does not survive a fork: start processes by 'spawn'."
             )
         result_type = comp.type_signature.result
         if arg is not None:
             arg = _transform_argument(arg)
-        # A caller inside of a graph or a `tf.function` still gets values.
+        # Return values, even to a caller inside a graph or a `tf.function`.
         with eager_context.eager_mode():
             functions = program.functional_arguments(arg, comp.type_signature.parameter)
             result = self._programs.get(comp, functions).run(arg)
@@ -124,28 +125,28 @@ def set_in_process_context(
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
-    TensorFlow's devices are set up by it, so logical devices, if wanted, come first.
-    On a CPU, memory for gathered rows of clients stays with the context for the next
-    round: as much as one has needed at once.
+    It initializes TensorFlow's devices, so create logical devices first if you need
+    them. On a CPU, the context keeps the memory for gathered rows of clients, up to
+    the largest amount in use at once, for the next round.
 
     Args:
-      default_num_clients: Number of clients where the arguments don't tell.
+      default_num_clients: Number of clients if the arguments do not determine it.
       runtime_devices: Devices to run on, such as `["GPU:0", "GPU:1"]`: clients
-        take turns on them, the server is on the first. All GPUs by default, with
-        memory growth, or the CPU where there is none.
-      num_threads: How many clients are worked on at once; as many as this process
-        has CPUs by default. Results do not depend on it.
+        alternate between them, the server is on the first. By default all GPUs, with
+        memory growth, or the CPU if there is none.
+      num_threads: How many clients run concurrently; by default the number of this
+        process's CPUs. Results do not depend on it.
       insecure_aggregation: Computes secure sums and selections in the clear, as
-        `tff.backends.test` contexts do, instead of refusing them.
-      batch_clients: Runs the work of many clients as one vectorised program: where
-        it pays (`None`), wherever it is possible (`True`), or never (`False`).
-        Possible is client work without variables, such as TFF's and tff_algos' with
-        a `tff.learning.models.FunctionalModel`. The same results but for rounding.
-      max_cached_bytes: Memory for batches of clients' data sets that come again,
-        used by vectorised work.
-      max_kept_bytes: Memory for values that differ between clients and that a later
-        part of the same computation needs again, as the updates for a second pass of
-        an aggregation. What exceeds it goes to a temporary file.
+        `tff.backends.test` contexts do, instead of rejecting them.
+      batch_clients: Vectorizes client work over clients: if it is faster (`None`),
+        whenever possible (`True`), or never (`False`). It is possible for client work
+        without variables, such as TFF's and tff_algos' with a
+        `tff.learning.models.FunctionalModel`. Results agree up to rounding.
+      max_cached_bytes: Memory for cached batches of clients' datasets, used by
+        vectorized work.
+      max_kept_bytes: Memory for clients' values that a later part of the same
+        computation needs again, such as updates for a second pass of an aggregation.
+        The excess is written to a temporary file.
 
     Returns:
       The context.
@@ -168,10 +169,10 @@ def set_in_process_context(
 
 @contextlib.contextmanager
 def in_process_context(**kwargs: Any) -> Iterator[InProcessContext]:
-    """Runs the body in an `InProcessContext` of its own.
+    """Runs the body in a new `InProcessContext`.
 
     Args:
-      **kwargs: As `set_in_process_context` takes them.
+      **kwargs: As in `set_in_process_context`.
 
     Yields:
       The context.
@@ -182,14 +183,14 @@ def in_process_context(**kwargs: Any) -> Iterator[InProcessContext]:
 
 
 def _num_cpus() -> int:
-    """How many CPUs this process may use."""
+    """Returns the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _transform_argument(arg: Any) -> Any:
-    """Makes NumPy of what TFF packed, as TFF's own contexts do."""
+    """Converts the values that TFF packed to NumPy, as TFF's own contexts do."""
 
     def to_python(value: Any) -> Any:
         if isinstance(value, structure.Struct):
@@ -205,10 +206,10 @@ def _transform_argument(arg: Any) -> Any:
 
 
 class _ProgramCache:
-    """Programs, made once for each computation, and for computations equal to it.
+    """A cache of programs, one for each set of equal computations.
 
-    A program lives as long as a computation that it was made for, and no longer unless
-    it is among the last that were asked for by a computation not seen before.
+    A program lives as long as one of its computations. Of the programs without, only
+    those most recently requested by a new computation are kept.
     """
 
     def __init__(self, compile_program: Callable[..., Program]):
@@ -224,12 +225,12 @@ class _ProgramCache:
         """Returns the program of a computation and its functional arguments."""
         computations = (comp, *functions)
         key = tuple(map(id, computations))
-        # One at a time: whoever asks for a program that is being made waits for it.
+        # Concurrent requests wait for a program that is being built.
         with self._lock:
             known = self._by_object.get(key)
             if known is None or not known.is_of(computations):
                 program = self._get_by_value(comp, functions)
-                # Nothing that they hold refers to this cache, which may go first.
+                # The callbacks must not reference this cache, which may be freed first.
                 forget = functools.partial(self._by_object.pop, key, None)
                 references = [
                     weakref.ref(each, lambda _: forget()) for each in computations
@@ -255,13 +256,13 @@ class _ProgramCache:
 
 @attrs.frozen(eq=False)
 class _Known:
-    """The program of computations that may have gone meanwhile."""
+    """The program of computations that may have been freed."""
 
     references: Sequence[weakref.ref]
     program: Program
 
     def is_of(self, computations: Sequence[Any]) -> bool:
-        """Whether it is of these very objects, not of some that had their ids."""
+        """Returns whether it is for these objects, not for others with reused ids."""
         return all(
             reference() is each
             for reference, each in zip(self.references, computations, strict=True)

@@ -1,7 +1,7 @@
-"""Values that differ between clients and outlive a pass over them.
+"""Clients' values that are needed after a pass over the clients.
 
-A later pass or the result needs them. What exceeds a limit goes to a temporary file,
-so that memory does not grow with the clients.
+A later pass or the result needs them. Beyond a limit they are written to a temporary
+file, so that memory does not grow with the number of clients.
 """
 
 import os
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 @attrs.frozen
 class _Stored:
-    """Where a tensor is in the file."""
+    """The location of a tensor in the file."""
 
     offset: int
     shape: tuple[int, ...]
@@ -25,16 +25,16 @@ class _Stored:
 class KeptValues:
     """The values that one run of a pass keeps, in columns of a tensor per client.
 
-    A column's values go with the last reference to it, at once: nothing here refers back
-    to what refers to it, or they would wait for Python's garbage collector.
+    A column's values are freed immediately with the last reference to it: there are no
+    reference cycles, which would have to wait for the garbage collector.
     """
 
     def __init__(self, num_columns: int, max_bytes: int):
-        """Keeps nothing yet.
+        """Initializes empty columns.
 
         Args:
-          num_columns: How many values a client has.
-          max_bytes: What may be in memory, all columns together.
+          num_columns: The number of values per client.
+          max_bytes: Memory limit of all columns together.
         """
         store = _Store(max_bytes)
         self.columns = [KeptColumn(store) for _ in range(num_columns)]
@@ -46,7 +46,7 @@ class KeptValues:
 
 
 class KeptColumn(Sequence[tf.Tensor]):
-    """A tensor per client, in their order."""
+    """A tensor per client, in the order of the clients."""
 
     def __init__(self, store: "_Store"):
         self._store = store
@@ -64,14 +64,14 @@ class KeptColumn(Sequence[tf.Tensor]):
 
 
 class _Store:
-    """What may still be in memory, and the file for the rest."""
+    """The remaining memory, and the file for values that exceed it."""
 
     def __init__(self, max_bytes: int):
         self._remaining = max_bytes
         self._file = None
 
     def hold(self, tensor: tf.Tensor) -> tf.Tensor | _Stored:
-        """Returns the tensor or where it was put."""
+        """Returns the tensor, or its location in the file."""
         if tensor.dtype in (tf.variant, tf.string, tf.resource):
             return tensor
         num_bytes = tensor.dtype.size * tensor.shape.num_elements()
@@ -79,7 +79,7 @@ class _Store:
             self._remaining -= num_bytes
             return tensor
         if self._file is None:
-            # It is gone when this object is.
+            # Deleted with this object.
             self._file = tempfile.TemporaryFile()  # noqa: SIM115
         offset = self._file.seek(0, os.SEEK_END)
         self._file.write(tensor.numpy().tobytes())
@@ -87,7 +87,7 @@ class _Store:
         return _Stored(offset, tuple(tensor.shape), tensor.dtype)
 
     def load(self, stored: _Stored) -> tf.Tensor:
-        """Returns a tensor that was put into the file; threads may call it at once."""
+        """Returns a tensor from the file; threads may call it concurrently."""
         array = np.empty(stored.shape, stored.dtype.as_numpy_dtype)
         view = memoryview(array.reshape(-1).view(np.uint8))
         done = 0

@@ -1,4 +1,4 @@
-"""Values that are made when they are first needed."""
+"""Values that are computed on first use."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 class Lazy(Generic[_T]):
-    """A value made at its first use, once, whatever thread asks first."""
+    """A value computed once, on first use by any thread."""
 
     def __init__(self, make: Callable[[], _T]):
         self._make = make

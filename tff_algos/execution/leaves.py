@@ -21,10 +21,10 @@ class Leaf:
     """A TensorFlow graph with inputs and outputs.
 
     Attributes:
-      name: What error messages call it.
-      graph_def: Holds only what the outputs need; may be imported many times.
-      inputs: Names of the tensors to feed; `None` where the graph ignores one.
-      outputs: Names of the tensors to fetch.
+      name: The name in error messages.
+      graph_def: The graph, pruned to the outputs; may be imported many times.
+      inputs: The names of the tensors to feed; `None` for unused inputs.
+      outputs: The names of the tensors to fetch.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Leaf:
         """Adds the leaf to the current graph.
 
         Args:
-          inputs: One tensor for each of `self.inputs`; data sets as variants.
+          inputs: One tensor for each of `self.inputs`; datasets as variants.
 
         Returns:
           One tensor for each of `self.outputs`.
@@ -58,9 +58,9 @@ class Leaf:
 
     @functools.cached_property
     def with_loops(self) -> "Leaf":
-        """The leaf with its data sets reduced by loops.
+        """The leaf with dataset reductions replaced by loops.
 
-        Lives as long as this one, and with it the functions that it calls.
+        It and the functions that it calls live as long as this leaf.
         """
         return self._rewritten(
             reduction_loops.reduce_by_loops, graph_rewrites.keep_data_on_host
@@ -68,7 +68,7 @@ class Leaf:
 
     @functools.cached_property
     def with_loops_on_cpu(self) -> "Leaf":
-        """`with_loops` for the CPU alone."""
+        """`with_loops` for CPUs only."""
         return self.with_loops._rewritten(graph_rewrites.keep_loops_whole)
 
     def _rewritten(self, *rewrites: Callable[[tf.compat.v1.GraphDef], None]) -> "Leaf":
@@ -81,10 +81,10 @@ class Leaf:
 
 
 class _Functions:
-    """Functions that TensorFlow knows while this object lives.
+    """Functions that are registered with TensorFlow for this object's lifetime.
 
-    What imports a graph adds its functions to the graph alone: calls from outside
-    do not find them, and `tf.vectorized_map` does not see into them.
+    Importing a graph adds its functions only to the importing graph: calls from outside
+    do not find them, and `tf.vectorized_map` cannot inspect them.
     """
 
     def __init__(self, library: function_pb2.FunctionDefLibrary):
@@ -93,7 +93,7 @@ class _Functions:
         self._functions: dict[str, atomic_function.AtomicFunction] = {}
 
     def add_to(self, graph: tf.Graph) -> None:
-        """Registers the functions, and shows them to a graph that imported them."""
+        """Registers the functions and adds them to a graph that imported them."""
         with self._lock:
             if not self._functions:
                 self._functions = _registered(self._library)
@@ -103,7 +103,7 @@ class _Functions:
 def _registered(
     library: function_pb2.FunctionDefLibrary,
 ) -> dict[str, atomic_function.AtomicFunction]:
-    """Registers functions with the runtime, those first that others call."""
+    """Registers functions with the runtime, callees before callers."""
     definitions = {each.signature.name: each for each in library.function}
     calls = {
         name: [
@@ -135,17 +135,17 @@ def _function_type(definition: function_pb2.FunctionDef) -> function_type.Functi
 
 
 def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
-    """Makes a leaf of a compiled block of TensorFlow.
+    """Creates the leaf of a compiled block of TensorFlow.
 
     Args:
-      block: With a `tensorflow` computation.
-      name: What error messages and the graph call it.
+      block: A block with a `tensorflow` computation.
+      name: The name in error messages and in the graph.
 
     Returns:
       The leaf.
 
     Raises:
-      graph_rewrites.UnsupportedOpError: If an op cannot run inside of a function.
+      graph_rewrites.UnsupportedOpError: If an op cannot run inside a function.
     """
     proto = block.proto.tensorflow
     graph_def = tf.compat.v1.GraphDef()
@@ -188,7 +188,7 @@ def _tensor_names(binding: Any) -> Iterator[str]:
 def _needed(
     graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], initialize_op: str
 ) -> tf.compat.v1.GraphDef:
-    """Returns what a session would run for the outputs, initialisation included."""
+    """Returns the nodes that a session would run, including initialization."""
     fetched = [graph_rewrites.node_name(tensor) for tensor in outputs]
     if initialize_op:
         fetched.append(initialize_op)
@@ -202,7 +202,7 @@ def _needed(
 
 
 def _drop_session_token(graph_def: tf.compat.v1.GraphDef, token: str) -> None:
-    """Gives the token, which names a session, the value it has without one."""
+    """Sets the session token to the value that it has without a session."""
     for node in graph_def.node:
         if token and node.name == graph_rewrites.node_name(token):
             node.op = "Const"

@@ -1,9 +1,9 @@
-"""TFF's own C++ runtime, well behaved.
+"""TFF's own C++ runtime, with a managed worker process.
 
-The same computations with the same results as TFF's default context, but: the
-worker process ends with this one, holds none of its files open and writes
-nothing to the terminal, a worker that dies is an error instead of a hang, and
-start-up takes as long as the worker does instead of whole seconds.
+Computations and results are those of TFF's default context, but the worker process
+ends with this process, inherits none of its open files and writes nothing to the
+terminal; a worker that dies raises an error instead of hanging; and start-up takes only
+as long as the worker's, instead of whole seconds.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from tff_algos.execution import worker as worker_lib
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 2_000_000_000),
     ("grpc.max_send_message_length", 2_000_000_000),
-    # A proxy of the environment must not see calls to localhost.
+    # Calls to localhost must not go through a proxy from the environment.
     ("grpc.enable_http_proxy", 0),
 )
 
-# The kernel reports a dead process a little later than its broken connection.
+# The kernel reports a dead process slightly later than its broken connection.
 _DEATH_SECONDS = 2.0
 
 _CLOSED = "This native context was closed: call set_native_context() again."
@@ -35,11 +35,11 @@ _CLOSED_MEANWHILE = "This native context was closed during a computation."
 
 
 class NativeContextClosedError(worker_lib.NativeRuntimeError):
-    """The context was closed and cannot run computations any more."""
+    """The context was closed and can no longer run computations."""
 
 
 class NativeContext(tff.framework.SyncContext):
-    """A synchronous context that owns one worker process, started when needed."""
+    """A synchronous context that owns one worker process, started on demand."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class NativeContext(tff.framework.SyncContext):
         stream_structs: bool = False,
         worker_log: str | os.PathLike[str] | None = None,
     ):
-        """Makes the context; see `set_native_context` for the arguments."""
+        """Initializes the context; see `set_native_context` for the arguments."""
         arguments = (
             f"--max_concurrent_computation_calls={max_concurrent_computation_calls}",
         )
@@ -65,20 +65,19 @@ class NativeContext(tff.framework.SyncContext):
             transform_result=tff.tensorflow.transform_result,
         )
         self._calls = call_loop.CallLoop()
-        # Not at the end of the interpreter only: also when nobody holds the
-        # context any more.
+        # Runs when the context is no longer referenced, or else at interpreter exit.
         self._finalizer = weakref.finalize(self, _close, self._factory, self._calls)
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker's process id; `None` while there is no worker."""
+        """The worker's process id; `None` if there is no worker."""
         return self._factory.worker_pid
 
     def invoke(self, comp: Any, arg: Any) -> Any:
-        """Runs `comp`; interrupted, it ends the worker too.
+        """Runs `comp`; an interrupt ends the worker too.
 
-        Otherwise the worker would go on with what nobody waits for, and the next
-        call behind it.
+        Otherwise the worker would continue the abandoned computation, and the next call
+        would wait for it.
         """
         try:
             return self._calls.run(lambda: self._context.invoke(comp, arg))
@@ -89,10 +88,9 @@ class NativeContext(tff.framework.SyncContext):
             raise
 
     def close(self) -> None:
-        """Ends the worker, waits until it is gone; idempotent.
+        """Ends the worker and waits for its exit; idempotent.
 
-        Computations that are running fail, later ones raise
-        `NativeContextClosedError`.
+        Running computations fail; later ones raise `NativeContextClosedError`.
         """
         self._finalizer()
 
@@ -105,16 +103,16 @@ def set_native_context(
 ) -> NativeContext:
     """Makes TFF's C++ runtime this thread's default context, as it is in TFF.
 
-    A worker that dies during a call makes the call raise `WorkerDiedError`; the
-    next call starts another worker.
+    If a worker dies during a call, the call raises `WorkerDiedError`, and the next call
+    starts another worker.
 
     Args:
-      default_num_clients: Number of clients where the arguments don't tell.
-      max_concurrent_computation_calls: Limit of concurrent calls of one
+      default_num_clients: Number of clients if the arguments do not determine it.
+      max_concurrent_computation_calls: Limit on concurrent calls of one
         computation in the worker (clients in parallel); no limit if not positive.
       stream_structs: Sends structures leaf by leaf, for values above gRPC's 2 GB.
-      worker_log: File that the worker's output is appended to; dropped if `None`.
-        `TF_CPP_MIN_LOG_LEVEL` of the environment sets how much that is.
+      worker_log: File that the worker's output is appended to; dropped if `None`. The
+        environment's `TF_CPP_MIN_LOG_LEVEL` sets its verbosity.
 
     Returns:
       The context; its `close()` ends the worker before this process does.
@@ -131,10 +129,10 @@ def set_native_context(
 
 @contextlib.contextmanager
 def native_context(**kwargs: Any) -> Iterator[NativeContext]:
-    """Runs the body in a `NativeContext` of its own, closed at the end.
+    """Runs the body in a new `NativeContext`, closed at the end.
 
     Args:
-      **kwargs: As `set_native_context` takes them.
+      **kwargs: As in `set_native_context`.
 
     Yields:
       The context.
@@ -157,13 +155,13 @@ def _worker_binary() -> pathlib.Path:
 
 
 def _close(factory: "_WorkerExecutorFactory", calls: call_loop.CallLoop) -> None:
-    # Calls that are running end because their worker is gone.
+    # Running calls end because their worker is gone.
     factory.close()
     calls.end()
 
 
 class _WorkerExecutorFactory(tff.framework.ExecutorFactory):
-    """Makes executors in one worker, which it starts, and starts again if it died."""
+    """Creates executors in one worker, which it starts and restarts if it died."""
 
     def __init__(
         self,
@@ -232,12 +230,11 @@ class _WorkerExecutorFactory(tff.framework.ExecutorFactory):
 
 
 class _UnwatchedChannel:
-    """A channel whose connectivity nobody watches.
+    """A channel without connectivity watching.
 
-    TFF's stub would have gRPC watch it from a thread of its own, for `is_ready`,
-    which the worker itself answers here. At the end of the program, when the
-    connection breaks, that thread starts another: Python 3.12 refuses and prints
-    an error.
+    TFF's stub makes gRPC watch it from a separate thread, for `is_ready`, which the
+    worker answers here. When the connection breaks at the end of the program, that
+    thread starts another one, which fails on Python 3.12 and prints an error.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -251,12 +248,11 @@ class _UnwatchedChannel:
 
 
 class _WorkerStub(tff.framework.RemoteExecutorStub):
-    """The worker's remote calls; what cannot be retried fails at once.
+    """The worker's remote calls; calls that a retry cannot fix fail at once.
 
-    TFF's contexts retry without end while the status of a failed call is
-    UNAVAILABLE or FAILED_PRECONDITION. On one machine the first says that the
-    worker is gone and the second comes from the computation itself: calling
-    again changes neither.
+    TFF's contexts retry indefinitely while the status of a failed call is UNAVAILABLE
+    or FAILED_PRECONDITION. On one machine, the first means that the worker is gone, and
+    the second comes from the computation itself, so a retry does not help.
     """
 
     def __init__(self, worker: worker_lib.Worker):
@@ -310,16 +306,16 @@ class _WorkerStub(tff.framework.RemoteExecutorStub):
             raise worker_lib.NativeRuntimeError(
                 f"{error.code().name}: {error.details()}"
             ) from None
-        except ValueError as error:  # gRPC's answer on a closed channel.
+        except ValueError as error:  # gRPC's error for a closed channel.
             raise NativeContextClosedError(_CLOSED_MEANWHILE) from error
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.CANCELLED:
                 raise
-            # ... and on one that is closed during the call.
+            # ... and for a channel that is closed during the call.
             raise NativeContextClosedError(_CLOSED_MEANWHILE) from error
 
     def _dispose(self, method, request):
-        # What was in a worker that is gone needs no disposal.
+        # Values of a dead worker need no disposal.
         if self._worker.is_alive():
             with contextlib.suppress(
                 tff.framework.RetryableError, grpc.RpcError, ValueError

@@ -1,4 +1,4 @@
-"""Decides how a pass over the clients runs: one by one, or many at a time."""
+"""Decides whether a pass over the clients is streaming or vectorized."""
 
 from collections.abc import Sequence
 
@@ -18,30 +18,29 @@ from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.row_memory import RowMemory
 
-# On a CPU many clients at a time save the overhead of ops, one by one the weights
-# stay in its caches. Measured: the first wins below about this size of a state.
+# On a CPU, vectorizing over clients saves op overhead, but streaming keeps the weights
+# in caches. Measured: vectorizing is faster below about this size of a state.
 _MAX_CPU_CLIENT_BYTES = 1 << 18
-# A step of a few clients at a time is dearer than theirs one by one, in a loop that
-# never leaves TensorFlow. Measured: Adult's 2 clients, 6 times.
+# With fewer clients, the streaming loop is faster (6x with Adult's two).
 _MIN_CLIENTS = 4
-# What the states of a chunk should take; on a CPU more does not stay in its caches.
+# Target size of the states of a chunk; on a CPU, more does not fit into caches.
 _CPU_CHUNK_BYTES = 16 << 20
 _GPU_CHUNK_BYTES = 4 << 30
 
 
 @attrs.frozen(eq=False)
 class Resources:
-    """What computations of a context run with.
+    """The resources shared by the computations of a context.
 
     Attributes:
-      devices: The server is on the first, clients are on all.
+      devices: The devices; the server is on the first, clients are on all.
       workers: Threads for the clients.
-      cache: Of clients' batches.
-      row_memory: For rows of what clients give.
-      batch_clients: Whether to run many clients at a time: always where that is
-        possible, never, or where it pays (`None`).
-      default_num_clients: Of computations whose arguments do not tell.
-      max_kept_bytes: Memory for what a pass keeps of the clients for later ones.
+      cache: The cache of clients' batches.
+      row_memory: The memory for rows of clients' values.
+      batch_clients: Whether to vectorize over clients: whenever possible (`True`),
+        never (`False`), or if it is faster (`None`).
+      default_num_clients: Number of clients if the arguments do not determine it.
+      max_kept_bytes: Memory for clients' values that a pass keeps for later passes.
     """
 
     devices: Sequence[str]
@@ -54,7 +53,7 @@ class Resources:
 
 
 class PassRunner:
-    """Runs a client pass; made once for a plan."""
+    """Runs a client pass; built once per plan."""
 
     def __init__(self, client_pass: ClientPass, resources: Resources):
         self._pass = client_pass
@@ -62,17 +61,17 @@ class PassRunner:
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
-        # Of nothing that holds this object, which would then be in a reference cycle.
+        # The lambda must not reference this object, to avoid a reference cycle.
         self._batched = Lazy(lambda: _vectorize(client_pass, resources))
 
     def run(self, inputs: PassInputs) -> PassResult:
         """Runs the pass over all clients.
 
         Args:
-          inputs: Its values.
+          inputs: The inputs.
 
         Returns:
-          Its results, which do not depend on how it runs but for rounding.
+          The results; streaming and vectorized passes agree up to rounding.
 
         Raises:
           ClientError: If the work of a client fails.
@@ -89,13 +88,13 @@ class PassRunner:
                 _say(error, demanded)
                 self._batched = Lazy(lambda: None)
             except tf.errors.OpError as error:
-                # One by one it turns out whose work failed.
+                # The streaming pass identifies the client that failed.
                 logging.info("Clients run again one by one: %s", error.message)
         return self._streaming.run(inputs, self._resources.workers)
 
 
 def _vectorize(client_pass: ClientPass, resources: Resources) -> BatchedPass | None:
-    """Returns the pass for many clients at a time, if that is possible and pays."""
+    """Returns the vectorized pass, if it is possible and expected to be faster."""
     demanded = resources.batch_clients
     if demanded is False or not client_pass.fragment.nodes:
         return None
@@ -112,10 +111,10 @@ def _vectorize(client_pass: ClientPass, resources: Resources) -> BatchedPass | N
 
 
 def _say(reason: vectorization.NotVectorizableError, demanded: bool | None) -> None:
-    """Says, once for a computation, why its clients run one by one."""
+    """Logs, once per computation, why its clients run one by one."""
     level = logging.WARNING if demanded else logging.INFO
-    # Not the error itself: a handler that keeps records would keep its traceback, and
-    # in there the pass.
+    # Not the error itself: a handler that keeps records would keep its traceback, which
+    # references the pass.
     logging.log(level, "Clients run one by one because of %s.", str(reason))
 
 

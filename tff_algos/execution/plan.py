@@ -1,8 +1,8 @@
 """The order in which a computation's dataflow runs.
 
-Server stages and client passes take turns. A client pass goes once over the
-clients and does everything that can be done then: all aggregations that depend on
-no later one share it, and client work that several of them need runs once.
+Server stages and client passes alternate. A client pass goes over the clients once and
+evaluates everything that is possible at that point: all aggregations that do not depend
+on a later one share the pass, and client work that several of them need runs once.
 
     stage 0 -> pass 0 -> stage 1 -> pass 1 -> ... -> stage n
 """
@@ -21,9 +21,9 @@ class Fragment:
     """Nodes that run together.
 
     Attributes:
-      nodes: `Evaluate` and `Select` nodes, each behind what it depends on.
-      inputs: What the nodes take from outside.
-      outputs: What others take from the nodes, or from `inputs`.
+      nodes: `Evaluate` and `Select` nodes in topological order.
+      inputs: The ports that the nodes take from outside.
+      outputs: The ports of the nodes or of `inputs` that are used outside.
     """
 
     nodes: tuple[Node, ...]
@@ -33,20 +33,20 @@ class Fragment:
 
 @attrs.frozen(eq=False)
 class ServerStage:
-    """What the server computes between two passes over the clients."""
+    """The server's computation between two passes over the clients."""
 
     fragment: Fragment
 
 
 @attrs.frozen(eq=False)
 class ClientPass:
-    """What is computed for every client, and what of it is summed.
+    """The clients' computation and the aggregates of its values.
 
     Attributes:
-      fragment: The clients' work; its outputs are the aggregates' values one
-        after the other, then `kept`.
-      aggregates: Take the values and start from their zeros.
-      kept: One value per client stays until later passes or the result need it.
+      fragment: The clients' work; its outputs are the aggregates' values in order,
+        then `kept`.
+      aggregates: The aggregates of the values, which start from their zeros.
+      kept: Clients' values that later passes or the result need.
     """
 
     fragment: Fragment
@@ -66,10 +66,10 @@ def build(dataflow: dataflow_lib.Dataflow) -> Plan:
     """Plans the computation of a dataflow's results.
 
     Args:
-      dataflow: Of any depth.
+      dataflow: A dataflow of any depth.
 
     Returns:
-      The stages and passes; a step without anything to do is left out.
+      The stages and passes, without empty ones.
     """
     order = _topological_order(dataflow.results)
     levels = _levels(order)
@@ -96,7 +96,7 @@ def _on_server(node: Node) -> bool:
 
 
 def _topological_order(results: Iterable[Port]) -> list[Node]:
-    """Returns every node that the results need, behind what it depends on."""
+    """Returns the nodes that the results need, in topological order."""
     order, visited = [], set()
     for root in results:
         stack = [(root.node, iter(root.node.inputs))]
@@ -117,7 +117,7 @@ def _topological_order(results: Iterable[Port]) -> list[Node]:
 
 
 def _levels(order: Sequence[Node]) -> Mapping[Node, int]:
-    """Returns after how many passes over the clients a node can be evaluated."""
+    """Returns the number of client passes before each node can be evaluated."""
     levels: dict[Node, int] = {}
     for node in order:
         level = max((levels[port.node] for port in node.inputs), default=0)
@@ -128,17 +128,17 @@ def _levels(order: Sequence[Node]) -> Mapping[Node, int]:
 def _turns(
     order: Sequence[Node], levels: Mapping[Node, int], results: Iterable[Port]
 ) -> Mapping[Node, int]:
-    """Returns in which turn each node runs.
+    """Returns the turn in which each node runs.
 
-    The server's nodes run as soon as they can, clients' nodes in the first pass
-    that needs them, so that a pass runs only what it is there for.
+    Server nodes run as early as possible; client nodes run in the first pass that needs
+    them, so that a pass runs only what it needs.
     """
     turns = dict(levels)
     needed: dict[Node, int] = {port.node: levels[port.node] for port in results}
     for node in reversed(order):
         if node.placement is Placement.CLIENTS and not isinstance(node, Argument):
             turns[node] = needed.get(node, levels[node])
-        # An aggregate is made by the pass of the turn before its own.
+        # An aggregate is computed by the pass of the turn before its own.
         turn = turns[node] - isinstance(node, Aggregate)
         for port in node.inputs:
             needed[port.node] = min(needed.get(port.node, turn), turn)
@@ -148,7 +148,7 @@ def _turns(
 def _consumers(
     order: Sequence[Node], turns: Mapping[Node, int], results: Iterable[Port]
 ) -> Mapping[Port, set[object]]:
-    """Returns which steps take each port: a placement and a turn, or `None`."""
+    """Returns the steps that use each port: (placement, turn) or `None`."""
     consumers: dict[Port, set[object]] = collections.defaultdict(set)
     for node in order:
         if isinstance(node, Aggregate):
@@ -161,7 +161,7 @@ def _consumers(
         consumers[port].add(None)
     for node in order:
         for port in node.outputs():
-            # What only its own step takes is no output of it.
+            # A port that only its own step uses is not an output of the step.
             own = (node.placement, turns[node])
             if isinstance(node, dataflow_lib.Aggregate | Argument):
                 continue

@@ -1,4 +1,4 @@
-"""A planned computation, ready to be called with Python values."""
+"""A planned computation that can be called with Python values."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,15 +17,15 @@ from tff_algos.execution.plan import ClientPass, Plan, ServerStage
 
 
 class Program:
-    """Runs a plan; may be called by several threads at once."""
+    """Runs a plan; threads may call it concurrently."""
 
     def __init__(self, plan: Plan, signature: tff.FunctionType, resources: Resources):
-        """Traces nothing yet.
+        """Initializes without tracing.
 
         Args:
-          plan: Of a computation of type `signature`.
-          signature: Says how arguments and results are structured.
-          resources: What to run it with.
+          plan: The plan of a computation of type `signature`.
+          signature: The types of the argument and the result.
+          resources: The resources to run it with.
         """
         self._plan = plan
         self._signature = signature
@@ -37,11 +37,11 @@ class Program:
         """Runs the computation.
 
         Args:
-          arg: Its argument; `None` without one.
+          arg: Its argument; `None` if it has none.
 
         Returns:
-          Its result: NumPy values and data sets in `tff.structure.Struct`s, a list
-          of them for values that differ between clients.
+          Its result: NumPy values and datasets in `tff.structure.Struct`s; lists with
+          one element per client for clients' values that are not all equal.
 
         Raises:
           ClientError: If a client's part fails.
@@ -70,7 +70,7 @@ class Program:
 
 
 def _unneeded_after(plan: Plan) -> list[set[Port]]:
-    """Returns for each step what it takes or gives and nothing behind it needs."""
+    """Returns for each step the ports in use that no later step needs."""
     needed = set(plan.dataflow.results)
     unneeded = []
     for step in reversed(plan.steps):
@@ -101,7 +101,7 @@ def _totals(step: ClientPass) -> list[Port]:
 
 
 class _Values:
-    """The values of ports in one run: tensors, or a tensor for each client."""
+    """The values of ports in one run: a tensor, or a tensor per client."""
 
     def __init__(self, num_clients: int):
         self.num_clients = num_clients
@@ -114,7 +114,7 @@ class _Values:
         return self._values[port]
 
     def drop(self, ports: Iterable[Port]) -> None:
-        """Lets go of values, so that their memory is there for others."""
+        """Frees the values of ports."""
         for port in ports:
             del self._values[port]
 
@@ -138,7 +138,7 @@ class _Step:
             self._max_kept_bytes = resources.max_kept_bytes
 
     def run(self, values: _Values) -> None:
-        """Takes what the step needs from `values` and adds what it gives."""
+        """Reads the step's inputs from `values` and adds its outputs."""
         if isinstance(self._step, ServerStage):
             fragment = self._step.fragment
             outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
@@ -205,12 +205,12 @@ def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
 
 
 def _differs(type_spec: tff.FederatedType) -> bool:
-    """Whether there is a value for each client."""
+    """Returns whether there is a separate value for each client."""
     return type_spec.placement is tff.CLIENTS and not type_spec.all_equal
 
 
 def _embed_clients(values: Sequence[Any], member: tff.Type) -> Iterator[list[Any]]:
-    """Yields every client's tensors, or data sets, for each of the type."""
+    """Yields all clients' tensors or datasets, for each tensor of the type."""
     columns: list[list[Any]] = [[] for _ in types.flatten(member)]
     embedder = types.Embedder(member)
     for position, value in enumerate(values):
@@ -224,7 +224,7 @@ def _embed_clients(values: Sequence[Any], member: tff.Type) -> Iterator[list[Any
 
 
 def _extract(ports: Iterator[Port], type_spec: tff.Type, values: _Values) -> Any:
-    """Returns the result of a type, taking its ports in order."""
+    """Returns the result of a type, consuming its ports in order."""
     match type_spec:
         case tff.FederatedType() if _differs(type_spec):
             taken = [next(ports) for _ in types.flatten(type_spec.member)]

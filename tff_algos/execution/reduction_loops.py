@@ -1,7 +1,7 @@
-"""Loops of the graph in place of reductions of data sets.
+"""Replaces reductions of datasets by loops in the graph.
 
-The graph is changed as a proto, since reductions also stand inside of functions,
-where nothing that builds graphs reaches.
+The graph is changed as a proto, because reductions may also be inside functions, which
+graph-building APIs cannot change.
 """
 
 import itertools
@@ -27,10 +27,10 @@ from tff_algos.execution.graph_rewrites import (
 def reduce_by_loops(graph_def: GraphDef) -> None:
     """Replaces every ReduceDataset by a While loop over an iterator.
 
-    ReduceDataset instantiates its function anew at every call and always on the
-    CPU, which costs more than a step of a small model; a loop is part of the graph,
-    is optimised with it and runs where the graph runs. A ScanDataset that is reduced,
-    as a `for` over a data set in a `tf.function` makes it, becomes part of the loop.
+    ReduceDataset instantiates its function on every call, and always on the CPU, which
+    costs more than a step of a small model. A loop is part of the graph, is optimized
+    with it, and runs on its device. If a ScanDataset is reduced, as in a `for` loop
+    over a dataset in a `tf.function`, it becomes part of the loop.
     """
     signatures = {
         function.signature.name: function for function in graph_def.library.function
@@ -45,7 +45,7 @@ def reduce_by_loops(graph_def: GraphDef) -> None:
 
 
 def _rename_outputs(function: function_pb2.FunctionDef, nodes: set[str]) -> None:
-    """Lets inputs say `output`, a call's name of its results, not `components`."""
+    """Renames inputs from `components` to `output`, the name of a call's results."""
 
     def renamed(tensor: str) -> str:
         name, _, rest = tensor.partition(":")
@@ -62,7 +62,7 @@ def _rename_outputs(function: function_pb2.FunctionDef, nodes: set[str]) -> None
 
 
 class _LoopLibrary:
-    """Makes the functions of the loops that replace ReduceDataset ops."""
+    """Creates the functions of the loops that replace ReduceDataset ops."""
 
     def __init__(self, signatures: Mapping[str, function_pb2.FunctionDef]):
         self._signatures = dict(signatures)
@@ -134,16 +134,16 @@ class _LoopLibrary:
 
 @attrs.frozen
 class _Fold:
-    """What a ReduceDataset or ScanDataset node does with each element.
+    """The reduction or scan of a ReduceDataset or ScanDataset node.
 
     Attributes:
-      function: Of the state, the element's components and `captured`.
-      dataset: Where the elements come from.
-      initial: Tensors of the first state.
-      captured: Tensors that the function takes besides.
-      states: Types of the state.
-      others: Types of `captured`.
-      state_shapes: What is known of the state's shapes.
+      function: The function of the state, the element's components and `captured`.
+      dataset: The dataset.
+      initial: The tensors of the initial state.
+      captured: The tensors that the function captures.
+      states: The types of the state.
+      others: The types of `captured`.
+      state_shapes: The static shapes of the state.
     """
 
     function: str
@@ -180,7 +180,7 @@ def _composed(
     folds: Sequence[_Fold],
     signatures: Mapping[str, function_pb2.FunctionDef],
 ) -> function_pb2.FunctionDef:
-    """Returns one step of a scan and then of the reduction of what it gives."""
+    """Returns a step of a scan followed by a step of the reduction of its output."""
     scan, reduction = folds
     first = signatures[scan.function]
     count = len(first.signature.input_arg) - len(scan.states) - len(scan.others)
@@ -224,7 +224,7 @@ def _call(
     called: function_pb2.FunctionDef,
     inputs: Sequence[str],
 ) -> node_def_pb2.NodeDef:
-    """Adds a call of another function to a function."""
+    """Adds a call of another function to `function`."""
     call = function.node_def.add(name=name, op="StatefulPartitionedCall", input=inputs)
     call.attr["f"].func.name = called.signature.name
     _set_types(call, "Tin", [argument.type for argument in called.signature.input_arg])
@@ -243,7 +243,7 @@ def _condition(name: str, types: list[int]) -> function_pb2.FunctionDef:
 
 
 def _body(name, step, stateful, types, num_states, data) -> function_pb2.FunctionDef:
-    """The next element is fetched while the step of this one runs."""
+    """Returns the loop body; it fetches the next element during the current step."""
     function = _function(name, types, types)
     variables = [f"in{index}" for index in range(len(types))]
     states, others = variables[3 : 3 + num_states], variables[3 + num_states :]
@@ -283,7 +283,7 @@ def _body(name, step, stateful, types, num_states, data) -> function_pb2.Functio
 def _loop(
     name, types, states, others, shapes, data, num_results
 ) -> function_pb2.FunctionDef:
-    """Gives the last `num_results` tensors of the state."""
+    """Returns the loop, whose results are the state's last `num_results` tensors."""
     inputs = [tf.variant.as_datatype_enum, *states, *others]
     dropped = len(states) - num_results
     function = _function(name, inputs, states[dropped:])

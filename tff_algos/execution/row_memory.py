@@ -1,9 +1,9 @@
-"""Memory for rows of all clients, which one round leaves to the next.
+"""Memory for rows of all clients, reused across rounds.
 
-The rows of a hundred clients can be half a gigabyte. Were it given back to the system
-after every round, the next one would have its pages found and cleared again while its
-clients train; on a virtual machine that passes free memory on to its host this takes
-several times as long as everything else that is done with the rows.
+The rows of a hundred clients can take half a gigabyte. If it were returned to the
+system after every round, the next round would have to allocate and clear its pages
+again; on a virtual machine that returns free memory to its host, this takes several
+times as long as all other work on the rows.
 """
 
 import math
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-# Of memory, in bytes, that TensorFlow's kernels rely on.
+# The alignment in bytes that TensorFlow's kernels rely on.
 _ALIGNMENT = 64
 
 
@@ -28,32 +28,33 @@ class _Block:
 
 
 class RowMemory:
-    """Arrays whose memory is used again when nothing needs them any more.
+    """Arrays whose memory is reused once they are no longer referenced.
 
-    It never holds more than was used at one time: a new block takes the place of free
-    ones.
+    It never holds more than the largest amount in use at once: a new block replaces
+    free ones.
     """
 
     def __init__(self):
-        """Holds nothing yet."""
+        """Initializes without memory."""
         self._blocks: list[_Block] = []
         self._most_used = 0
         self._lock = threading.Lock()
 
     @property
     def num_bytes(self) -> int:
-        """Memory that is held, in use or free."""
+        """The memory held, in use or free."""
         return _num_bytes(self._blocks)
 
     def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """Returns an array whose elements are arbitrary.
+        """Returns an uninitialized array.
 
-        It is in use as long as anything refers to this very array, as tensors made of
-        it by DLPack do. NumPy's views of it do not. Several threads may call it at once.
+        Its memory is in use as long as this array object is referenced, for example by
+        tensors created from it by DLPack; NumPy views do not reference it. Threads may
+        call this concurrently.
 
         Args:
-          shape: Of the array.
-          dtype: Of its elements, which are no Python objects.
+          shape: The shape of the array.
+          dtype: The dtype of the array; not `object`.
         """
         size = math.prod(shape) * dtype.itemsize
         with self._lock:
@@ -66,7 +67,7 @@ class RowMemory:
         return array
 
     def _take_free(self, size: int) -> np.ndarray | None:
-        """Takes the smallest free block of at least `size`, less than half unused."""
+        """Takes the smallest free block with `size` to twice `size` bytes."""
         fitting = [
             block
             for block in self._blocks
@@ -79,7 +80,7 @@ class RowMemory:
         return found.memory
 
     def _make_room(self, size: int) -> None:
-        """Lets go of free blocks, those that were taken longest ago first."""
+        """Frees unused blocks, oldest first."""
         free = [block for block in self._blocks if block.is_free()]
         used = _num_bytes(self._blocks) - _num_bytes(free)
         self._most_used = max(self._most_used, used + size)

@@ -1,4 +1,4 @@
-"""Operators on sequences as leaves: of `sequence_map`, `_reduce` and `_sum`."""
+"""Leaves for operators on sequences: `sequence_map`, `_reduce` and `_sum`."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from tff_algos.execution import leaves as leaves_lib
 
 
 class Element:
-    """Elements of a data set, whose flat order is not that of their type.
+    """Converts between a dataset's elements and tensors in the order of their type.
 
-    `tf.nest` goes through dictionaries in the order of their keys.
+    The orders may differ, because `tf.nest` sorts dictionaries by key.
     """
 
     def __init__(self, element_type: tff.Type):
-        """Makes the structure of elements of a type."""
+        """Builds the structure of elements of a type."""
         self.spec = type_conversions.type_to_tf_structure(element_type)
         positions = itertools.count()
         self._order = tf.nest.flatten(
@@ -28,7 +28,7 @@ class Element:
         )
 
     def pack(self, tensors: Sequence[tf.Tensor]):
-        """Returns the element of tensors in the order of the type."""
+        """Returns the element, given its tensors in the order of the type."""
         flat = [tensors[position] for position in self._order]
         return tf.nest.pack_sequence_as(self.spec, flat)
 
@@ -41,7 +41,7 @@ class Element:
 def map_leaf(
     function: leaves_lib.Leaf, source: tff.SequenceType, result: tff.SequenceType
 ) -> leaves_lib.Leaf:
-    """Makes the leaf that applies another to each element of a sequence."""
+    """Builds the leaf that applies another leaf to each element of a sequence."""
     taken, given = Element(source.element), Element(result.element)
 
     def apply(variant: tf.Tensor) -> list[tf.Tensor]:
@@ -55,7 +55,7 @@ def map_leaf(
 def reduce_leaf(
     function: leaves_lib.Leaf, source: tff.SequenceType, zero: tff.Type
 ) -> leaves_lib.Leaf:
-    """Makes the leaf that reduces a sequence by another, from a zero."""
+    """Builds the leaf that reduces a sequence by another leaf, starting at a zero."""
     taken = Element(source.element)
 
     def apply(variant: tf.Tensor, *zeros: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -69,7 +69,7 @@ def reduce_leaf(
 
 
 def sum_leaf(source: tff.SequenceType) -> leaves_lib.Leaf:
-    """Makes the leaf that sums a sequence, whose tensors are of known shapes."""
+    """Builds the leaf that sums a sequence of tensors of known shapes."""
     taken = Element(source.element)
 
     def apply(variant: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -93,7 +93,7 @@ def _leaf(name, function, inputs: Sequence[tff.Type]) -> leaves_lib.Leaf:
         ]
         outputs = [tf.identity(tensor) for tensor in function(*fed)]
     graph_def = graph.as_graph_def()
-    # TensorFlow knows the functions by the names they were traced with.
+    # The names that the functions were traced with are already registered.
     graph_rewrites.prefix_functions(graph_def)
     return leaves_lib.Leaf(
         name,

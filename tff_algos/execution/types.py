@@ -1,8 +1,8 @@
 """TFF types as flat lists of tensors, and Python values of these types.
 
-Inside the runtime a value of a type is a flat sequence of tensors, one for each
-tensor or sequence in the type, in the order of the type; a sequence is the
-variant tensor of a data set.
+Inside the runtime, a value is a flat sequence of tensors, one for each tensor or
+sequence in its type, in the order of the type. A sequence is the variant tensor of a
+dataset.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ def flatten(type_spec: tff.Type | None) -> Iterator[tff.Type]:
     """Yields the tensor and sequence types in an unplaced type.
 
     Raises:
-      TypeError: For types that are no data: functions, federated types.
+      TypeError: For functional and federated types.
     """
     match type_spec:
         case None:
@@ -37,7 +37,7 @@ def flatten(type_spec: tff.Type | None) -> Iterator[tff.Type]:
 
 
 def tensor_spec(type_spec: tff.Type) -> tf.TensorSpec:
-    """Returns the spec of the tensor that a tensor or a sequence is here."""
+    """Returns the spec of the tensor that represents a tensor or a sequence."""
     if isinstance(type_spec, tff.SequenceType):
         return tf.TensorSpec([], tf.variant)
     shape = None if type_spec.shape is None else list(type_spec.shape)
@@ -45,14 +45,14 @@ def tensor_spec(type_spec: tff.Type) -> tf.TensorSpec:
 
 
 class Embedder:
-    """Embeds many values of one type, checking what they have in common once."""
+    """Embeds many values of one type, checking their common properties once."""
 
     def __init__(self, type_spec: tff.Type):
         self._type = type_spec
         self._checked: dict[tff.SequenceType, Any] = {}
 
     def __call__(self, value: Any) -> list[tf.Tensor | tf.data.Dataset]:
-        """Returns what `embed` yields, but sequences as data sets."""
+        """Returns the tensors of `embed`, with sequences as datasets."""
         return list(embed(value, self._type, self._embed_sequence))
 
     def _embed_sequence(
@@ -79,10 +79,10 @@ def embed(
     """Yields the tensors of a Python value of an unplaced type.
 
     Args:
-      value: What TFF accepts for the type: NumPy arrays and Python scalars, data
-        sets or lists of elements, any container that names match.
+      value: A value that TFF accepts for the type: NumPy arrays and Python scalars,
+        datasets or lists of elements, any container with matching names.
       type_spec: The type.
-      embed_sequence: Makes a tensor, or whatever shall stand for it, of a sequence.
+      embed_sequence: Converts a sequence to a tensor or a substitute for it.
 
     Raises:
       TypeError: If the value is not of that type.
@@ -114,7 +114,7 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
 
 
 def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
-    """Returns a sequence as a data set; lists of elements become one.
+    """Returns a sequence, which may be a list of elements, as a dataset.
 
     Raises:
       TypeError: If the elements are not of the sequence's type.
@@ -125,20 +125,20 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
         )
     if not isinstance(value, tf.data.Dataset):
         raise TypeError(
-            f"Expected a data set or a list for {type_spec}, found {type(value)}."
+            f"Expected a dataset or a list for {type_spec}, found {type(value)}."
         )
     element = tff.types.tensorflow_to_type(value.element_spec)
     value_serialization._check_container_compat_with_tf_nest(element)
     if not type_spec.is_assignable_from(tff.SequenceType(element)):
         raise TypeError(
-            f"Expected a data set of type {type_spec}, found one of "
+            f"Expected a dataset of type {type_spec}, found one of "
             f"{tff.SequenceType(element)}."
         )
     return value
 
 
 def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
-    """Yields the elements of a struct with their types, whose names they must have."""
+    """Yields the elements of a struct with their types, checking their names."""
     elements = structure.to_elements(structure.from_container(value))
     expected = structure.to_elements(type_spec)
     if len(elements) != len(expected):
@@ -156,14 +156,14 @@ def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.
 
 
 def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
-    """Returns the Python value of an unplaced type, taken from its tensors.
+    """Returns the Python value of an unplaced type, given its tensors.
 
     Args:
-      tensors: Yields the tensors of the type, in order, and maybe more.
+      tensors: Yields the tensors of the type, in order, and possibly more.
       type_spec: The type.
 
     Returns:
-      NumPy values, and data sets for sequences, in `tff.structure.Struct`s.
+      NumPy values, and datasets for sequences, in `tff.structure.Struct`s.
     """
     match type_spec:
         case tff.TensorType():

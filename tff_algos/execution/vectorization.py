@@ -1,14 +1,14 @@
-"""Finds client work that can run for many clients at once, and makes it do so.
+"""Finds client work that can be vectorized over clients, and splits it for that.
 
-Client work in TFF is a graph that reduces a data set: a state, some weights say,
-goes through a step for every batch. Where the graph is pure, without variables,
-tables or assertions, as it is for `tff.learning.models.FunctionalModel`s and TFF's
-optimizers, it can be cut at the reductions,
+Client work in TFF is a graph that reduces a dataset: a step for every batch updates a
+state such as weights. If the graph is pure, without variables, tables or assertions, as
+it is for `tff.learning.models.FunctionalModel`s and TFF's optimizers, it can be split
+at the reductions,
 
     prepare --> step, step, ... --> finish
 
-and each part applied to a leading axis of clients by `tf.vectorized_map`. Nothing
-has to be declared: what qualifies is recognised from the graph itself.
+and each part can be vectorized over a leading axis of clients by `tf.vectorized_map`.
+No declarations are needed: suitable work is recognized from its graph.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from tff_algos.execution.graph_rewrites import GraphDef
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import Fragment
 
-# Stateful ops that only draw random numbers: every client gets numbers of its own.
+# Stateful ops that only draw random numbers, which are different for every client.
 _RANDOM_OPS = frozenset(
     [
         "Multinomial",
@@ -40,30 +40,31 @@ _RANDOM_OPS = frozenset(
         "TruncatedNormal",
     ]
 )
-# Stateful only if what they call is.
+# Stateful only if the functions that they call are.
 _CALLS = frozenset(
     ["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"]
 )
 
 
 class NotVectorizableError(Exception):
-    """The work has to run client by client; says why."""
+    """The work has to run client by client; the message says why."""
 
 
 @attrs.frozen(eq=False)
 class Reduction:
-    """A data set that is reduced, once for each client.
+    """The reduction of a dataset for each client.
 
     Attributes:
-      data: Index of the data set in `VectorizedWork.data`'s outputs.
-      prepare: From the work's inputs, then the outputs of the earlier reductions,
-        to the initial state and then what else of a client the steps take.
-      share: From the same to what the steps of all clients take alike.
-      shared: For each of the step's last arguments, whether it is shared.
-      step: From state, elements of a batch and the last arguments to the next state.
-      state_specs: Of the state.
-      element_specs: Of a batch.
-      other_specs: Of the step's last arguments.
+      data: The index of the dataset in `VectorizedWork.data`'s outputs.
+      prepare: Maps the work's inputs, then the outputs of the earlier reductions, to
+        the initial state, then the client's other arguments of the steps.
+      share: Maps the same to the arguments that the steps of all clients share.
+      shared: For each of the step's other arguments, whether it is shared.
+      step: Maps the state, a batch's components and the other arguments to the next
+        state.
+      state_specs: The specs of the state.
+      element_specs: The specs of a batch's components.
+      other_specs: The specs of the step's other arguments.
     """
 
     data: int
@@ -78,16 +79,16 @@ class Reduction:
 
 @attrs.frozen(eq=False)
 class VectorizedWork:
-    """A fragment of client work cut at its reductions.
+    """A fragment of client work split at its reductions.
 
     Attributes:
       fragment: The work.
-      data: From the work's inputs to the data sets to reduce.
-      data_inputs: For each of these data sets the position of the input that it
-        is, or `None` if it is made of the inputs.
-      reductions: In an order in which they can run.
-      finish: From the work's inputs, then all outputs of the reductions, to the
-        work's outputs.
+      data: Maps the work's inputs to the datasets to reduce.
+      data_inputs: For each of these datasets, the position of the input that it is, or
+        `None` if it is computed from the inputs.
+      reductions: The reductions in topological order.
+      finish: Maps the work's inputs, then all outputs of the reductions, to the work's
+        outputs.
     """
 
     fragment: Fragment
@@ -98,17 +99,17 @@ class VectorizedWork:
 
 
 def vectorize(fragment: Fragment) -> VectorizedWork:
-    """Cuts client work at its reductions.
+    """Splits client work at its reductions.
 
     Args:
-      fragment: Of a client pass.
+      fragment: The fragment of a client pass.
 
     Returns:
-      Its parts.
+      The parts of the work.
 
     Raises:
-      NotVectorizableError: If the work has effects, or reads its data otherwise
-        than by reductions.
+      NotVectorizableError: If the work has side effects or does not read its data by
+        reductions.
     """
     for port in fragment.outputs:
         if isinstance(port.type_signature, tff.SequenceType):
@@ -131,7 +132,7 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
 def _inline(function: tf.types.experimental.ConcreteFunction, name: str) -> Leaf:
     """Returns a function's graph with all calls inlined and without control edges.
 
-    Without effects the order of ops does not matter but for their data.
+    Without side effects, only data dependencies determine the order of ops.
     """
     graph_def = convert_to_constants._run_inline_graph_optimization(
         function, lower_control_flow=False, aggressive_inlining=True
@@ -150,7 +151,7 @@ def _inline(function: tf.types.experimental.ConcreteFunction, name: str) -> Leaf
 
 
 class _Cutter:
-    """Cuts one inlined graph."""
+    """Splits one inlined graph."""
 
     def __init__(self, fragment: Fragment, work: Leaf):
         self._fragment = fragment
@@ -217,8 +218,8 @@ class _Cutter:
         self, reduced: Sequence[node_def_pb2.NodeDef], on_data: set[str]
     ) -> None:
         steps = {node.attr["f"].func.name for node in reduced}
-        # All nodes, not only those that outputs are computed from: assertions, which
-        # only control edges lead to, must not be lost with these.
+        # Checks all nodes, not only those that outputs depend on: assertions are only
+        # reachable by control edges, which are removed.
         for name in self._nodes.keys() - on_data - {node.name for node in reduced}:
             node = self._nodes[name]
             if node.op in _RANDOM_OPS:
@@ -248,7 +249,7 @@ class _Cutter:
             self._check_node(node)
 
     def _input_position(self, tensor: str) -> int | None:
-        """Returns which input a tensor is, seen through identities."""
+        """Returns the position of the input that a tensor is, ignoring identities."""
         name = graph_rewrites.node_name(tensor)
         while self._nodes[name].op == "Identity":
             name = graph_rewrites.node_name(self._nodes[name].input[0])
@@ -344,12 +345,12 @@ def _rename(tensor: str, placeholders: Mapping[str, str]) -> str:
 
 
 def _with_index(tensor: str) -> str:
-    """Spells a tensor's name in full, where inputs of nodes leave out `:0`."""
+    """Returns a tensor's full name; inputs of nodes omit `:0`."""
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
 def _outputs(reduction: node_def_pb2.NodeDef) -> list[str]:
-    """Returns the names of a node's outputs as inputs spell them."""
+    """Returns the names of a node's outputs as used in inputs."""
     count = len(reduction.attr["Tstate"].list.type)
     return [reduction.name] + [f"{reduction.name}:{i}" for i in range(1, count)]
 
@@ -357,7 +358,7 @@ def _outputs(reduction: node_def_pb2.NodeDef) -> list[str]:
 def _call_of(
     function: function_pb2.FunctionDef, library: function_pb2.FunctionDefLibrary
 ) -> Leaf:
-    """Returns a leaf that calls a function of a library."""
+    """Returns a leaf that calls a library function."""
     graph_def = GraphDef(library=library)
     dtypes = [argument.type for argument in function.signature.input_arg]
     for index, dtype in enumerate(dtypes):
@@ -380,7 +381,7 @@ def _call_of(
 
 
 def is_sum(aggregate: Aggregate) -> bool:
-    """Whether an aggregate adds each tensor of the value to its own accumulator."""
+    """Returns whether an aggregate adds each value tensor to its own accumulator."""
     leaf = aggregate.accumulate
     nodes = {node.name: node for node in leaf.graph_def.node}
     count = len(aggregate.zeros)

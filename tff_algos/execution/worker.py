@@ -1,8 +1,8 @@
 """The child process of TFF's C++ runtime, which never outlives this one.
 
-On Linux the kernel itself ends the worker when this process dies, however that
-happens (`kill -9` and `os._exit` included). Elsewhere only a normal exit of the
-interpreter ends it.
+On Linux, the kernel ends the worker when this process dies for any reason, including
+`kill -9` and `os._exit`. On other systems, only a normal exit of the interpreter ends
+it.
 """
 
 import contextlib
@@ -18,10 +18,9 @@ import weakref
 
 import portpicker
 
-# Runs in a Python of its own between this process and the worker binary: asks
-# for SIGKILL at the parent's death, makes sure that the parent did not die
-# before that, and becomes the worker. It keeps `subprocess` free of preexec_fn,
-# which is unsafe in a process with threads.
+# Runs in a separate Python process: requests SIGKILL at the parent's death, checks that
+# the parent has not died before that, and becomes the worker. It avoids `preexec_fn` of
+# `subprocess`, which is unsafe in a process with threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -36,11 +35,11 @@ _START_ATTEMPTS = 3
 
 
 class NativeRuntimeError(RuntimeError):
-    """TFF's C++ runtime cannot run the computation; one line for the user."""
+    """TFF's C++ runtime cannot run the computation; the message is one line."""
 
 
 class WorkerStartError(NativeRuntimeError):
-    """The worker process did not come up."""
+    """The worker process did not start."""
 
 
 class WorkerDiedError(NativeRuntimeError):
@@ -52,7 +51,7 @@ class Worker:
 
     Attributes:
       port: The TCP port on localhost that the worker serves.
-      pid: Its process id.
+      pid: The worker's process id.
     """
 
     def __init__(
@@ -66,15 +65,15 @@ class Worker:
 
         Args:
           binary: The worker's executable.
-          arguments: Its command line but for the port.
-          log: Where its output is appended; `None` drops it.
+          arguments: Its command line, except for the port.
+          log: File that its output is appended to; `None` drops it.
           timeout_seconds: How long to wait for it.
 
         Raises:
-          WorkerStartError: If the process ends, or does not serve in time.
+          WorkerStartError: If the process ends or does not serve in time.
         """
         self._log = log
-        # Another process may take the port between the choice and its use.
+        # Another process may take the port before the worker binds it.
         for _ in range(_START_ATTEMPTS):
             self.port = portpicker.pick_unused_port()
             command = (str(binary), f"--port={self.port}", *arguments)
@@ -91,13 +90,13 @@ class Worker:
         )
 
     def is_alive(self) -> bool:
-        """Returns whether the process runs, as the kernel sees it at this moment."""
+        """Returns whether the process is running, according to the kernel."""
         if not self._exited.is_set() and hasattr(os, "waitid"):
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             with contextlib.suppress(ChildProcessError):
                 if os.waitid(os.P_PID, self.pid, flags) is None:
                     return True
-            # Gone, if only just now: the thread that waits for it is about to see.
+            # The process has just exited; the thread that waits for it will notice.
             self._exited.wait()
         return not self._exited.is_set()
 
@@ -106,11 +105,11 @@ class Worker:
         return self._exited.wait(timeout_seconds)
 
     def kill(self) -> None:
-        """Ends the process and waits until it is gone; idempotent."""
+        """Kills the process and waits for its exit; idempotent."""
         self._finalizer()
 
     def describe_end(self) -> str:
-        """Returns how the process ended and where to read why."""
+        """Returns how the process ended and where to find the reason."""
         code = self._process.returncode
         if code is None:
             end = "it runs but does not answer"
@@ -137,11 +136,10 @@ class Worker:
 def _spawn(
     command: tuple[str, ...], log: pathlib.Path | None
 ) -> tuple[subprocess.Popen, threading.Event]:
-    """Starts `command`; the event is set once the process is gone.
+    """Starts `command`; the event is set once the process has exited.
 
-    The kernel's death signal comes with the end of the *thread* that started the
-    child. So the child is started from a thread of its own, which then waits for
-    the child's end.
+    The kernel sends the death signal when the *thread* that started the child ends. So
+    the child is started from a separate thread, which then waits for the child's exit.
     """
     if sys.platform == "linux":
         launcher = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()))
@@ -154,7 +152,7 @@ def _spawn(
     def run():
         try:
             with open(log or os.devnull, "ab") as output:
-                # A process group of its own: Ctrl-C is for us to handle.
+                # A separate process group: only this process handles Ctrl-C.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -182,7 +180,7 @@ def _spawn(
 
 def _kill(process: subprocess.Popen, exited: threading.Event, owner: int) -> None:
     if os.getpid() != owner:
-        return  # A fork of the owner: the worker is not its own.
+        return  # In a fork of the owner, which does not own the worker.
     while not exited.is_set():
         process.kill()
         exited.wait(1.0)

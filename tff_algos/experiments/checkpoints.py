@@ -1,7 +1,7 @@
-"""Checkpoints of a run: the process's state after a round, and what it was.
+"""Checkpoints of a run, the process's state after a round, and its configuration.
 
-On TFF's `FileProgramStateManager`, which writes a version beside the others and
-then renames it, so that a kill leaves whole versions only.
+Checkpoints use TFF's `FileProgramStateManager`, which writes a version to a temporary
+path and renames it, so a killed run leaves only complete versions.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def _loop_is_running() -> bool:
 
 
 def run_coroutine(coroutine: Coroutine) -> Any:
-    """Runs a coroutine to its end, inside a running event loop too (Colab)."""
+    """Runs a coroutine to completion, even inside a running event loop (Colab)."""
     if not _loop_is_running():
         return asyncio.run(coroutine)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as executor:
@@ -40,7 +40,7 @@ def run_coroutine(coroutine: Coroutine) -> Any:
 
 
 class Checkpoints:
-    """The checkpoints in a folder, by the number of rounds done."""
+    """The checkpoints in a folder, by the number of completed rounds."""
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 2) -> None:
         self._directory = pathlib.Path(directory)
@@ -52,16 +52,16 @@ class Checkpoints:
         )
 
     def rounds(self) -> list[int]:
-        """Returns after how many rounds there are checkpoints, ascending."""
+        """Returns the versions of the checkpoints, ascending."""
         return run_coroutine(self._manager.get_versions()) or []
 
     def save(self, round_num: int, state: Any, memory: Any = None) -> None:
-        """Saves the state after `round_num` rounds, unless that is there already.
+        """Saves the state after `round_num` rounds, unless it is already saved.
 
         Args:
           round_num: The version.
           state: The process's state.
-          memory: What `ClientMemory.save` returned, if clients remember anything.
+          memory: The result of `ClientMemory.save`, if clients have memory.
         """
         if round_num in self.rounds():
             return
@@ -71,25 +71,25 @@ class Checkpoints:
     def load(
         self, round_num: int, like: Any, memory_like: Any = None
     ) -> tuple[Any, Any]:
-        """Returns the state after `round_num` rounds, and that of the clients' memory.
+        """Returns the states of the process and of the clients' memory.
 
         Args:
           round_num: The version.
-          like: A state to structure it as.
-          memory_like: What `ClientMemory.save` returns, of any size; None where clients
-            remember nothing.
+          like: A state with the same structure.
+          memory_like: A result of `ClientMemory.save`, of any size; None if clients
+            have no memory.
 
         Raises:
-          ResumeError: If the checkpoint cannot be read or is of another model.
+          ResumeError: If the checkpoint cannot be read or belongs to another model.
         """
         template = tf.nest.flatten((like, memory_like or ()))
         path = self._directory / f"{_PREFIX}{round_num}"
         try:
             flat = run_coroutine(self._manager.load(round_num, template))
-        except Exception as error:  # the reader raises whatever its parsers do
+        except Exception as error:  # The reader's parsers may raise any exception.
             raise ResumeError(
                 f"checkpoint {path} cannot be read ({type(error).__name__}): delete "
-                "it to go on from the checkpoint before it."
+                "it to resume from the previous checkpoint."
             ) from error
         state_size = len(tf.nest.flatten(like))
         found = [np.asarray(value) for value in flat]
@@ -98,7 +98,9 @@ class Checkpoints:
             a.shape != b.shape
             for a, b in zip(found[:state_size], wanted[:state_size], strict=True)
         ):
-            raise ResumeError(f"checkpoint {path} is of another model or algorithm.")
+            raise ResumeError(
+                f"checkpoint {path} belongs to another model or algorithm."
+            )
         state = tf.nest.pack_sequence_as(like, flat[:state_size])
         if memory_like is None:
             return state, None
@@ -110,24 +112,21 @@ def check_config(
     hyperparameters: Mapping[str, Any],
     may_grow: str | None = None,
 ) -> bool:
-    """Tells whether the folder holds a run, and refuses it if it is another one.
+    """Returns whether the folder holds a run to resume; fails if it is a different one.
 
     Args:
       directory: The output folder.
-      hyperparameters: All that decides the run's numbers, by flag name.
-      may_grow: A hyperparameter that may be larger than it was.
-
-    Returns:
-      Whether there is a run to resume.
+      hyperparameters: All settings that affect the run's results, by flag name.
+      may_grow: A hyperparameter that may be larger than in the existing run.
 
     Raises:
-      ResumeError: If the run in the folder had other hyperparameters, each of
-        which is named with both values, or its configuration is missing or
-        cannot be read.
+      ResumeError: If the run in the folder has other hyperparameters, which the
+        message lists with both values, or its configuration is missing or cannot be
+        read.
     """
     path = pathlib.Path(directory) / CONFIG_FILE
     if not path.exists():
-        # Whose rows and weights they are is unknown, and a run would overwrite them.
+        # A new run would overwrite these results of an unknown run.
         for name in ("metrics.csv", "checkpoints"):
             if (path.parent / name).exists():
                 raise ResumeError(

@@ -1,7 +1,7 @@
-"""Which clients take part in a round, and with which batches.
+"""Samples the clients of a round and prepares their batches.
 
-Everything here is a function of the seed and the round, so that a resumed run
-sees what an uninterrupted one would have seen.
+Everything here is a function of the seed and the round, so a resumed run gets the same
+clients and batches as an uninterrupted one.
 """
 
 import collections
@@ -22,7 +22,7 @@ from tff_algos.experiments.errors import CohortSizeError
 from tff_algos.experiments.malicious_clients import Attack
 from tff_algos.experiments.stage import Stage
 
-# A client's batches, alone or among other data sets by name.
+# A client's batches, or several datasets by name.
 ClientData = tf.data.Dataset | Mapping[str, tf.data.Dataset]
 
 
@@ -60,8 +60,8 @@ def pooled_batches(
 ) -> tf.data.Dataset:
     """Returns `spec.num_steps` batches of the pooled training examples.
 
-    Within a round no example comes twice before each has come once. The pooled
-    examples stay in memory.
+    Within a round, examples repeat only after all have appeared. The pooled examples
+    stay in memory.
     """
     x, y = _pooled_examples(task)
     generator = np.random.default_rng(derive_seed(seed, "pooled", round_num))
@@ -80,16 +80,16 @@ def cohort_ids(
     attack: Attack | None = None,
     dropout: float = 0.0,
 ) -> list[str]:
-    """Returns who takes part in a round; nobody by name where examples are pooled.
+    """Returns the ids of a round's clients; none if examples are pooled.
 
     Args:
-      stage: The cohort's size.
+      stage: Specifies the cohort size.
       task: The clients.
       seed: The run's seed.
       round_num: The round, counted over all stages.
-      attack: Brings its malicious clients in.
-      dropout: The share of clients that drop out before they report, each for itself;
-        there may be rounds without anybody.
+      attack: An attack, whose malicious clients may replace others; or None.
+      dropout: Probability with which each client drops out before it reports; a cohort
+        may be empty.
 
     Raises:
       CohortSizeError: If the task has fewer training clients than the cohort.
@@ -114,14 +114,14 @@ def cohort_datasets(
 ) -> list[ClientData]:
     """Returns the data of every client that takes part in a round.
 
-    All but its `memory`, which the rounds before decide.
+    The data do not include `memory`, which depends on earlier rounds.
 
     Args:
-      stage: Cohort size and batches.
+      stage: Specifies the cohort size and the batches.
       task: The clients.
       seed: The run's seed.
       round_num: The round, counted over all stages.
-      attack: What malicious clients do, or None.
+      attack: The attack of malicious clients, or None.
       dropout: As in `cohort_ids`.
 
     Raises:
@@ -167,8 +167,8 @@ def with_memory(
     """Returns a cohort's data with each client's row of the memory.
 
     Args:
-      datasets: What `cohort_datasets` returned.
-      clients: The cohort by number, in the same order.
+      datasets: The result of `cohort_datasets`.
+      clients: The indices of the cohort's clients, in the same order.
       memory: The rows of all clients.
     """
     return [
@@ -179,22 +179,22 @@ def with_memory(
 
 @functools.lru_cache(maxsize=1)
 def positions(task: Task) -> Mapping[str, int]:
-    """Returns each training client's position among them."""
+    """Returns each training client's index among the training clients."""
     return {client_id: index for index, client_id in enumerate(task.train_client_ids)}
 
 
 class CohortLoader:
     """Loads the next round's cohort while a round runs.
 
-    One cohort is loaded ahead, so memory is that of two cohorts at most.
+    One cohort is loaded ahead, so at most two cohorts are in memory.
     """
 
     def __init__(self, load: Callable[[int], list[ClientData]], last_round: int):
-        """Loads nothing yet.
+        """Initializes without loading.
 
         Args:
-          load: Returns the datasets of a round; is called in another thread.
-          last_round: The last round that is asked for.
+          load: Returns the datasets of a round; called in another thread.
+          last_round: The last round to load.
         """
         self._load = load
         self._last_round = last_round
@@ -202,10 +202,10 @@ class CohortLoader:
         self._ahead: dict[int, futures.Future] = {}
 
     def datasets(self, round_num: int) -> list[ClientData]:
-        """Returns the data of a round, and begins to load the next one's.
+        """Returns the data of a round and starts loading the next round's.
 
         Raises:
-          Exception: What `load` raises.
+          Exception: Any exception of `load`.
         """
         ahead = self._ahead.pop(round_num, None)
         datasets = self._load(round_num) if ahead is None else ahead.result()
@@ -215,5 +215,5 @@ class CohortLoader:
         return datasets
 
     def close(self) -> None:
-        """Drops what was loaded ahead."""
+        """Drops the cohort that was loaded ahead."""
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,12 +1,12 @@
-"""Errors that a user can mend, each a single line."""
+"""Errors that a user can fix, each with a one-line message."""
 
 
 class RunError(Exception):
-    """A run cannot start or go on; the message says why and what to do."""
+    """A run cannot start or continue; the message says why and what to do."""
 
 
 class CohortSizeError(RunError):
-    """More clients are asked for per round than there are."""
+    """More clients per round are requested than there are."""
 
 
 class ResumeError(RunError):

@@ -1,4 +1,4 @@
-"""Evaluation of a model on held-out examples, during a run and at its end."""
+"""Evaluation of a model on held-out examples, during and after training."""
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ _CLIENTS_PER_CALL = 10
 
 
 def choose_clients(client_ids: Sequence[str], limit: int, seed: int) -> list[str]:
-    """Returns all clients if `limit` is 0 or no fewer than there are, else a sample.
+    """Returns a sample of `limit` clients, or all clients if `limit` is 0 or too large.
 
-    The sample is uniform, a function of the seed, in the order of `client_ids`.
+    The sample is uniform, determined by the seed, and in the order of `client_ids`.
     """
     if limit in range(1, len(client_ids)):
         generator = np.random.default_rng(derive_seed(seed, "evaluation"))
@@ -41,9 +41,9 @@ def build_client_evaluation(
 
     Returns:
       A computation `(<ModelWeights@SERVER, {B*}@CLIENTS> -> <pooled=metrics,
-      by_client=metrics>@SERVER)`: the model's metrics over all examples, and those of
-      each client, one row per client in their order, with `mean_loss` (float64, the
-      mean of the examples' losses) besides.
+      by_client=metrics>@SERVER)`: the model's metrics over all examples, and each
+      client's metrics plus `mean_loss` (float64, the mean of the examples' losses), one
+      row per client in order.
     """
     data_type = local_model.data_type(model)
     weights_type = local_model.weights_type(model)
@@ -106,13 +106,13 @@ def _client_datasets(
 def build_evaluate_fn(
     task: Task, client_ids: Sequence[str]
 ) -> Callable[[Any], dict[str, Any]]:
-    """Builds `weights -> metrics` on the task's test set and on the clients' own.
+    """Builds `weights -> metrics` on the task's and the clients' test sets.
 
-    The model's metrics are those of the undivided test set or, where the task has
-    none, of the clients' pooled test examples. With them are, over the clients that
-    have test examples, uniform `client_accuracy_mean` and `client_accuracy_std`
-    (ddof 0), and the means of the lowest and the highest tenth,
-    `client_accuracy_worst_decile` and `client_accuracy_best_decile`.
+    The model's metrics are those on the undivided test set or, if the task has none, on
+    the clients' pooled test examples. Over clients with test examples, there are also
+    the unweighted `client_accuracy_mean` and `client_accuracy_std` (ddof 0), and the
+    means of the lowest and the highest tenth, `client_accuracy_worst_decile` and
+    `client_accuracy_best_decile`.
     """
     evaluate_clients = build_client_evaluation(task.model)
     datasets = _client_datasets(task, client_ids, "test")
@@ -138,8 +138,8 @@ def build_evaluate_fn(
 def distribution(values: Sequence[float]) -> dict[str, float]:
     """Returns `mean`, `std` (ddof 0), `worst_decile` and `best_decile` of clients.
 
-    A decile is the mean of the tenth of the values, one at least; nothing is returned
-    for no values.
+    A decile is the mean of a tenth of the values, at least one. The result is empty if
+    there are no values.
     """
     order = np.sort(np.asarray(values, np.float64))
     if not len(order):
@@ -154,12 +154,12 @@ def distribution(values: Sequence[float]) -> dict[str, float]:
 
 
 def build_improvement_fn(task: Task) -> Callable[..., dict[str, float]]:
-    """Builds what tells how many clients a round left no worse than before.
+    """Builds the measurement of how many clients are no worse off after a round.
 
     Returns:
-      A function of clients and the weights before and after a round. It gives
-      `improved_clients`: the share of those clients with training examples whose mean
-      training loss, without dropout and in float64, did not rise.
+      A function of clients and the weights before and after a round. It returns
+      `improved_clients`: of the clients with training examples, the share whose mean
+      training loss, without dropout and in float64, did not increase.
     """
     evaluate_clients = build_client_evaluation(task.model)
 
@@ -172,7 +172,7 @@ def build_improvement_fn(task: Task) -> Callable[..., dict[str, float]]:
         trained = np.asarray(old["num_examples"]) > 0
         if not np.any(trained):
             return {}
-        # A loss that is no number any more is not an improvement.
+        # The comparison is false for NaN, which is not an improvement.
         improved = np.asarray(new["mean_loss"]) <= np.asarray(old["mean_loss"])
         return {"improved_clients": float(np.mean(improved[trained]))}
 
@@ -185,10 +185,10 @@ class ClientResult:
 
     Attributes:
       client_id: The client.
-      num_train_examples: Examples that it fine-tuned on.
-      num_test_examples: Examples that it was tested on; 0 leaves it out of means.
-      accuracy: [P + 1]: after epochs 0 (the initial model), 1, ..., P.
-      loss: [P + 1], likewise.
+      num_train_examples: The number of examples for fine-tuning.
+      num_test_examples: The number of test examples; 0 excludes the client from means.
+      accuracy: [P + 1], after epochs 0 (the initial model), 1, ..., P.
+      loss: [P + 1], after the same epochs.
     """
 
     client_id: str
@@ -208,19 +208,19 @@ def personalize(
     batch_size: int,
     seed: int = 0,
 ) -> Iterator[list[ClientResult]]:
-    """Fine-tunes and tests the model on every client by itself.
+    """Fine-tunes and tests the model on each client separately.
 
     Args:
       task: The clients and the model.
-      weights: The model to personalize; it is not changed.
+      weights: The model to personalize; not modified.
       client_ids: The clients.
       optimizer: The optimizer of fine-tuning.
       num_epochs: Personalization epochs P, >= 0.
-      batch_size: Examples per batch of fine-tuning.
-      seed: Decides the order of the examples.
+      batch_size: Examples per fine-tuning batch.
+      seed: Seed of the order of the examples.
 
     Yields:
-      The results of a few clients at a time, in order.
+      The results of several clients at a time, in order.
     """
     computation = personalization.build_personalization_eval(
         task.model,
@@ -270,9 +270,9 @@ def _personalize_group(task, weights, client_ids, computation):
 
 
 def personalization_summary(results: Sequence[ClientResult]) -> dict[str, Any]:
-    """Returns uniform means and standard deviations (ddof 0) over clients.
+    """Returns unweighted means and standard deviations (ddof 0) over clients.
 
-    Clients without test examples are left out and counted.
+    Clients without test examples are excluded and counted.
     """
     tested = [result for result in results if result.num_test_examples]
     if not tested:
@@ -289,7 +289,7 @@ def personalization_summary(results: Sequence[ClientResult]) -> dict[str, Any]:
 
 
 def _named(name: str, accuracy: np.ndarray) -> dict[str, float]:
-    """Returns the distribution of accuracies: the mean under `name` itself."""
+    """Returns the distribution of accuracies, with the mean under `name` itself."""
     found = distribution(accuracy)
     return {name: found.pop("mean")} | {
         f"{name}_{key}": value for key, value in found.items()

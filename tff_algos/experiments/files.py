@@ -1,4 +1,4 @@
-"""Files that are either old or new, never half written."""
+"""Atomic file writes and JSON output."""
 
 import contextlib
 import glob
@@ -16,7 +16,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Opens a text file that takes the place of `path` once it is written whole."""
+    """Opens a text file that replaces `path` once it is completely written."""
     path = pathlib.Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -31,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 
 def partial_writes(path: pathlib.Path) -> list[pathlib.Path]:
-    """Returns what interrupted writes of `path` left: by `replacing`, or by TFF."""
+    """Returns the files left by interrupted writes of `path`, by `replacing` or TFF."""
     name = glob.escape(path.name)
     # mkstemp's random part has eight characters.
     patterns = (f".{name}.{'?' * 8}", f"{name}_temp*")
@@ -39,7 +39,7 @@ def partial_writes(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def remove(path: pathlib.Path) -> None:
-    """Removes a file, a folder, or a symbolic link but not what it points to."""
+    """Removes a file, a folder, or a symbolic link (but not its target)."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -47,13 +47,13 @@ def remove(path: pathlib.Path) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """Returns a value as it is in JSON, which has neither NumPy's types nor NaN.
+    """Converts a value for JSON, which has neither NumPy's types nor NaN.
 
     Args:
-      value: Mappings and sequences of Python's and NumPy's values.
+      value: Mappings and sequences of Python and NumPy values.
 
     Returns:
-      The same in Python's types, None in place of NaN and infinities.
+      The value in Python's types, with None in place of NaN and infinities.
     """
     if isinstance(value, Mapping):
         return {key: to_plain(inner) for key, inner in value.items()}
@@ -70,13 +70,13 @@ def to_json(value: Any) -> str:
     """Returns `value` as indented JSON; null for NaN and infinities.
 
     Raises:
-      TypeError: If it holds what JSON has no type for.
+      TypeError: If it contains a type that JSON does not have.
     """
     return json.dumps(to_plain(value), indent=2, allow_nan=False)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes `value` as `to_json` has it, atomically."""
+    """Writes `to_json(value)` atomically."""
     text = to_json(value)
     with replacing(path) as file:
         file.write(f"{text}\n")

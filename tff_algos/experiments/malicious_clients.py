@@ -1,4 +1,4 @@
-"""Malicious clients of a simulation: who they are, and what they do."""
+"""Malicious clients of a simulation and their attacks."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tff_algos import clients
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 
-# What `clients.attacked_batches` calls them.
+# The corresponding arguments of `clients.attacked_batches`.
 _ARGUMENTS = {
     "bias": "loss_bias",
     "scale": "loss_scale",
@@ -25,11 +25,11 @@ _KINDS = (
 
 @attrs.frozen
 class Attack:
-    """What malicious clients do.
+    """The attack of malicious clients.
 
     Attributes:
       kind: "bias", "scale" or "scale_update".
-      value: Loss added to what is reported, or factor on the loss or the update.
+      value: Bias added to reported losses, or factor on the loss or the update.
       client_ids: The malicious clients.
       every_round: Whether they take part in every round.
     """
@@ -40,7 +40,7 @@ class Attack:
     every_round: bool = True
 
     def task(self, task: Task) -> Task:
-        """Returns the task with the model that attacked batches are for."""
+        """Returns the task with the model for attacked batches."""
         return attrs.evolve(task, model=clients.attacked_model(task.model))
 
     def cohort(self, sampled: Sequence[str]) -> list[str]:
@@ -53,17 +53,17 @@ class Attack:
         return [name for name in sampled if name not in leaving] + missing
 
     def batches(self, client_id: str, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a client's batches with what it does to its loss and its update."""
+        """Returns a client's batches, with its attack if it is malicious."""
         malicious = client_id in self.client_ids
         told = {_ARGUMENTS[self.kind]: self.value} if malicious else {}
         return clients.attacked_batches(batches, **told)
 
 
 def parse(text: str) -> tuple[str, float]:
-    """Returns kind and value of an `--attack`.
+    """Returns the kind and the value of an `--attack`.
 
     Raises:
-      HyperparameterError: If it is no such kind or no finite number.
+      HyperparameterError: If the kind is unknown or the value is not a finite number.
     """
     kind, _, number = text.partition(":")
     try:
@@ -76,12 +76,12 @@ def parse(text: str) -> tuple[str, float]:
 
 
 def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> list[str]:
-    """Returns the malicious clients that `--malicious_clients` names.
+    """Returns the malicious clients specified by `--malicious_clients`.
 
     Args:
       text: Ids, a share, or None for one client.
       client_ids: All training clients.
-      seed: Draws clients where they are not named.
+      seed: Seed for drawing clients that are not named.
 
     Raises:
       HyperparameterError: If there is no such client, or the share is out of range.
@@ -122,17 +122,17 @@ def build(
     task: Task,
     cohort_size: int | None,
 ) -> Attack | None:
-    """Returns the attack that flags ask for, or None.
+    """Returns the attack specified by flags, or None.
 
     Args:
-      attack: The `--attack`.
-      malicious_clients: The `--malicious_clients`.
+      attack: The value of `--attack`.
+      malicious_clients: The value of `--malicious_clients`.
       every_round: Whether malicious clients take part in every round.
       task: The clients.
       cohort_size: Clients per round; None for pooled examples.
 
     Raises:
-      HyperparameterError: If a flag is not valid, or there is no attack for it.
+      HyperparameterError: If a flag is invalid, or given without an attack.
     """
     if attack is None:
         if malicious_clients is not None:

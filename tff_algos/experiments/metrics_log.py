@@ -17,15 +17,15 @@ from tff_algos.experiments.errors import ResumeError
 ROUND = "round"
 SECONDS = "seconds"
 _NUM_EXAMPLES = "num_examples"
-# Parts of a learning process whose names tell a reader nothing.
+# Name prefixes of a learning process's parts that do not help a reader.
 _DROPPED_PREFIXES = ("client_work/", "finalizer/")
 
 
 def flatten_metrics(metrics: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the scalars of a process's nested metrics by a `/`-joined name.
+    """Returns the scalars of a process's nested metrics by `/`-joined name.
 
-    "client_work/" and "finalizer/" are left off; what are no scalars, as the rows
-    that clients remember, is left out.
+    The prefixes "client_work/" and "finalizer/" are dropped, and so are non-scalars
+    such as the rows that clients remember.
     """
     flat = {}
     for name, value in metrics.items():
@@ -42,13 +42,13 @@ def flatten_metrics(metrics: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def without_empty_means(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metrics in which a mean over no examples is NaN, not zero.
+    """Returns metrics with means over zero examples replaced by NaN.
 
-    Where no client reports, a model's metrics finalize to 0, which looks like the best
-    of all losses.
+    If no client reports, a model's metrics finalize to 0, which looks like the best
+    possible loss.
 
     Args:
-      metrics: By flat name; those beside a `num_examples` of 0 have no mean.
+      metrics: Metrics by flat name; means beside a `num_examples` of 0 are undefined.
     """
     empty = {
         name.removesuffix(_NUM_EXAMPLES)
@@ -66,22 +66,22 @@ def without_empty_means(metrics: Mapping[str, Any]) -> dict[str, Any]:
 class MetricsLog:
     """Writes one row per round to `metrics.csv` and `tensorboard/`.
 
-    A row that is written again (after a resume) replaces itself and all later
-    ones, which is how TFF's release managers treat a key. The CSV file is
-    replaced as a whole each time, so that a kill cannot tear a row.
+    Writing an existing row again (after a resume) replaces it and all later rows, like
+    a key in TFF's release managers. The whole CSV file is replaced each time, so a
+    killed run never leaves a partial row.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], required: Sequence[str] = ()
     ) -> None:
-        """Opens the log, and checks the rows that it has.
+        """Opens the log and checks the existing rows.
 
         Args:
           directory: The results folder.
           required: Columns besides `round` in which every row must have a number.
 
         Raises:
-          ResumeError: If `metrics.csv` is not what this class wrote.
+          ResumeError: If `metrics.csv` was not written by this class.
         """
         directory = pathlib.Path(directory)
         self.path = directory / "metrics.csv"
@@ -100,7 +100,7 @@ class MetricsLog:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows, as `read_rows` does."""
+        """Returns the rows; see `read_rows`."""
         return read_rows(self.path, self._required)
 
     def write(self, round_num: int, metrics: Mapping[str, Any]) -> None:
@@ -111,19 +111,19 @@ class MetricsLog:
 def read_rows(
     path: str | os.PathLike[str], required: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Returns the rows of a metrics file: numbers where they are, no blanks.
+    """Returns the rows of a metrics file, with parsed numbers and without blanks.
 
-    A blank is what was not measured in that round, `nan` what has no value: the mean
-    of nothing, or the outcome of arithmetic that overflowed.
+    A blank means that a metric was not measured in the round; `nan` means that it has
+    no value, as a mean over nothing or after an overflow.
 
     Args:
       path: The file.
       required: Columns besides `round` in which every row must have a number.
 
     Raises:
-      ResumeError: If the file is no such table, or a row is not as long as the header,
-        lacks a number that is required, or does not come after the row before it. The
-        message names the line.
+      ResumeError: If the file is not such a table, or a row's length differs from the
+        header's, a required number is missing, or rounds are not in order. The message
+        names the line.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -159,7 +159,7 @@ def _parse_rows(reader: Any, required: Sequence[str]) -> list[dict[str, Any]]:
 def _fault(
     row: Mapping[str, Any], last_round: int, required: Sequence[str]
 ) -> str | None:
-    """Returns what keeps a row from following that of `last_round`."""
+    """Returns why a row is invalid after the row of `last_round`, or None."""
     round_num = row.get(ROUND)
     if not isinstance(round_num, int) or round_num < 1:
         return f"has no whole number above 0 in column {ROUND!r}"
@@ -174,11 +174,11 @@ def _fault(
 def describe_missing(
     rows: Sequence[Mapping[str, Any]], rounds_done: int, total_rounds: int
 ) -> str | None:
-    """Says which of the rounds that are done have no row; None if all have one.
+    """Returns which completed rounds have no row, as a text; None if all have one.
 
     Args:
       rows: The rows of `metrics.csv`.
-      rounds_done: Rounds that a resumed run does not run again.
+      rounds_done: The number of completed rounds, which are not run again.
       total_rounds: The last round.
     """
     present = [row[ROUND] for row in rows]
@@ -206,7 +206,7 @@ def _parse(text: str) -> Any:
 def rounds_to_target(
     rows: Sequence[Mapping[str, Any]], metric: str, targets: Sequence[float]
 ) -> dict[str, int | None]:
-    """Returns the first evaluated round at which the metric reaches each target."""
+    """Returns the first evaluated round in which the metric reaches each target."""
     return {
         f"{target:g}": next(
             (row[ROUND] for row in rows if row.get(metric, -np.inf) >= target), None

@@ -1,4 +1,4 @@
-"""Whether what a server must remember fits into this machine's memory."""
+"""Checks whether the server's remembered updates fit into this machine's memory."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ def check_server_memory(
     """Checks that the updates that a server remembers fit into memory.
 
     Args:
-      model: The model that they are updates of.
-      num_rows: How many there are.
-      dtype: Their type; None for the weights' own.
-      flag: Name and value of the hyperparameter to name.
+      model: The model.
+      num_rows: The number of updates.
+      dtype: The dtype of the updates; None for the weights' dtype.
+      flag: Name and value of the hyperparameter to blame in the message.
 
     Raises:
       HyperparameterError: If they take more than half of the memory.
@@ -27,7 +27,7 @@ def check_server_memory(
         spec.shape.num_elements() * tf.as_dtype(dtype or spec.dtype).size
         for spec in local_model.trainable_specs(model)
     )
-    # A round has an old and a new state.
+    # The old and the new state are in memory during a round.
     available = psutil.virtual_memory().total / 2
     if needed > available:
         raise HyperparameterError(

@@ -1,4 +1,4 @@
-"""Plots of a finished run, drawn from what it wrote and returned."""
+"""Plots of a finished run, drawn from its metrics and results."""
 
 import itertools
 import pathlib
@@ -31,14 +31,14 @@ def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
 def plot_learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
 ) -> None:
-    """Draws `learning_curves` into a file."""
+    """Saves `learning_curves` to a file."""
     _save(learning_curves(rows, title), path)
 
 
 def learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str
 ) -> matplotlib.figure.Figure:
-    """Returns loss and accuracy by round, training and held-out, stages marked."""
+    """Returns a plot of training and held-out loss and accuracy, with stages marked."""
     figure = matplotlib.figure.Figure(figsize=(2 * _SIZE[0], _SIZE[1]))
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
@@ -47,7 +47,7 @@ def learning_curves(
             ("eval", "held-out examples, server's model"),
         ):
             rounds, values = _series(rows, f"{kind}/{metric}")
-            # A point between two gaps is no line.
+            # An isolated point needs a marker to be visible.
             alone = len(rounds) == 1 or not np.all(np.isfinite(values))
             marker = "o" if kind == "eval" or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
@@ -71,7 +71,7 @@ def learning_curves(
 def plot_fairness(
     rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
 ) -> None:
-    """Draws how accuracy is distributed over clients by round, and who improves."""
+    """Plots the accuracy's distribution over clients and the share that improves."""
     tracked = any("improved_clients" in row for row in rows)
     figure = matplotlib.figure.Figure(figsize=((1 + tracked) * _SIZE[0], _SIZE[1]))
     axes = figure.subplots(1, 1 + tracked, squeeze=False)[0]
@@ -112,7 +112,7 @@ def plot_fairness(
 def plot_personalization_by_client(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Draws each client's personalized against its initial accuracy."""
+    """Plots each client's personalized accuracy against its initial accuracy."""
     figure = matplotlib.figure.Figure(figsize=(4.8, 4.8))
     axis = figure.subplots()
     initial = np.array([result.accuracy[0] for result in results])
@@ -137,7 +137,7 @@ def _most(results: Sequence[ClientResult]) -> int:
 def plot_personalization_by_epoch(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Draws mean accuracy over clients by personalization epoch, and its spread."""
+    """Plots the clients' mean accuracy by personalization epoch, with its spread."""
     accuracy = np.array([result.accuracy for result in results])
     epochs = np.arange(accuracy.shape[1])
     mean = accuracy.mean(axis=0)
@@ -165,7 +165,7 @@ def plot_personalization_by_epoch(
 def plot_accuracy_distribution(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Draws how accuracy is distributed over clients, before and after."""
+    """Plots the accuracy's distribution over clients, before and after."""
     figure = matplotlib.figure.Figure(figsize=_SIZE)
     axis = figure.subplots()
     bins = np.linspace(0, 1, 21)
@@ -182,14 +182,14 @@ def plot_accuracy_distribution(
 
 
 def label_counts(task: Task) -> np.ndarray:
-    """Returns how many training examples of each class the first clients have.
+    """Returns the number of training examples of each class for the first clients.
 
     Args:
-      task: One with `train_labels`.
+      task: A task with `train_labels`.
 
     Returns:
-      int64 [clients, classes], the first 100 training clients at most; classes up to
-      the last one that any of them has.
+      int64 [clients, classes], for up to 100 training clients and for classes up to the
+      last one that occurs.
     """
     labels = [task.train_labels(c) for c in task.train_client_ids[:_MAX_CLIENTS_SHOWN]]
     num_classes = 1 + max(int(own.max(initial=0)) for own in labels)
@@ -197,15 +197,15 @@ def label_counts(task: Task) -> np.ndarray:
 
 
 def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
-    """Draws which client has how many training examples of each class.
+    """Plots each client's number of training examples of each class.
 
-    As Fig. 8 of Luo et al. (https://arxiv.org/abs/2302.14307): the area of a dot is the
-    number of examples.
+    Like Fig. 8 of Luo et al. (https://arxiv.org/abs/2302.14307): the area of a dot is
+    proportional to the number of examples.
 
     Args:
-      task: One with `train_labels`; its first 100 training clients are drawn.
-      title: What the plot is headed with.
-      path: Where it goes.
+      task: A task with `train_labels`; its first 100 training clients are shown.
+      title: The title.
+      path: The output file.
     """
     counts = label_counts(task)
     num_clients, num_classes = counts.shape
@@ -221,7 +221,7 @@ def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
     clients, classes = np.nonzero(counts)
     shown = counts[clients, classes]
     most = shown.max(initial=0)
-    # The largest dot is somewhat larger than a cell; widths in points.
+    # In points; the largest dot is slightly larger than a cell.
     box = axis.get_position().size * figure.get_size_inches() * 72
     cell = box / (num_clients + 1, num_classes + 1)
     width = np.clip(1.5 * np.sqrt(cell.prod()), *_DOT_WIDTHS)
@@ -256,9 +256,9 @@ def draw_all(
     Args:
       rows: The rows of `metrics.csv`.
       results: The evaluated clients' results.
-      title: What the plots are headed with.
-      directory: Made where it is missing.
-      task: Its partition is drawn, where it is one of classes; None for no such plot.
+      title: The title of the plots.
+      directory: The output folder, created if missing.
+      task: The task, whose partition is plotted if it has classes; None for no plot.
     """
     directory.mkdir(exist_ok=True)
     if task is not None and task.train_labels is not None:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""Shows the progress of a run."""
 
 import math
 import sys
@@ -20,10 +20,10 @@ class Progress:
     """A bar on a terminal or in a notebook, else a line per step; a context manager.
 
     Args:
-      total: Steps in all.
-      done: Steps done before (a resumed run).
+      total: The total number of steps.
+      done: Steps completed before (by a resumed run).
       unit: The name of a step.
-      stream: Where it is shown; standard error by default.
+      stream: The output stream; standard error by default.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, title: str, metrics: Mapping[str, Any], steps: int = 1) -> None:
-        """Shows that `steps` more are done, with those metrics that people watch."""
+        """Shows that `steps` more steps are done, with the most important metrics."""
         self._done += steps
         shown = {
             label: f"{float(metrics[name]):.4f}"
@@ -88,7 +88,7 @@ class Progress:
 
 
 def _is_empty_mean(name: str, metrics: Mapping[str, Any]) -> bool:
-    """Returns whether a metric has no value since there was nothing to average."""
+    """Returns whether a metric has no value because there was nothing to average."""
     group = name.rpartition("/")[0]
     return metrics.get(f"{group}/num_examples") == 0 and math.isnan(
         metrics.get(name, 0)

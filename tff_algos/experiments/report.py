@@ -1,4 +1,4 @@
-"""What is printed: the table of a finished run, the list of what there is."""
+"""Printed output: the table of a finished run, and lists of algorithms and tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,14 +20,14 @@ def _metric(name: str, value: float | None) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Returns rows of words as aligned columns."""
+    """Returns rows of text as aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
 
 
 def results_table(title: str, summary: Mapping[str, Any]) -> str:
-    """Returns the table that ends a run, from its summary."""
+    """Returns the final table of a run, given its summary."""
     rows = [("rounds", str(summary["rounds"]))]
     final = summary["final_metrics"]
     for name, label in (
@@ -86,7 +86,7 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
 
 
 def catalogue(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
-    """Returns the list of algorithms and tasks."""
+    """Returns the lists of algorithms and tasks."""
     algorithm_rows = [(a.name, a.summary) for a in algorithms]
     task_rows = [(t.name, t.summary) for t in tasks]
     return (
@@ -103,7 +103,7 @@ def settings(recipe: Recipe, task: TaskEntry, options: type) -> str:
     Args:
       recipe: The algorithm.
       task: The task.
-      options: The record of the options that all runs have.
+      options: The record of the options common to all runs.
     """
     resolved = recipe.resolve(task.name, task.settings, {})
     rows = [

@@ -1,4 +1,4 @@
-"""What a finished run leaves: its summary and its clients' results."""
+"""Results of a finished run: its summary and its clients' results."""
 
 import csv
 import pathlib
@@ -24,7 +24,7 @@ _COUNTS = (
 
 
 def _count(row: Mapping[str, Any], name: str) -> int:
-    """Returns a round's count, summed over the parts of the process that have one."""
+    """Returns a round's count, summed over all parts of the process that report it."""
     return sum(v for key, v in row.items() if key.rpartition("/")[2] == name)
 
 
@@ -34,15 +34,15 @@ def _rounds(count: int) -> str:
 
 @attrs.frozen(kw_only=True)
 class Rejections:
-    """What did not count in a run.
+    """The rejected rounds and excluded updates of a run.
 
     Attributes:
       num_rounds: Rounds of the run.
-      num_participations: Clients of all rounds, each as often as it took part.
-      num_rejected: Rounds that left the model as it was.
-      num_non_finite: Client updates that were left out as not finite.
+      num_participations: The total number of clients over all rounds.
+      num_rejected: Rounds that left the model unchanged.
+      num_non_finite: Client updates excluded because they were not finite.
       num_silent: Rejected rounds in which no client reported an update.
-      num_overflowed: Rejected rounds in which every reported update was finite.
+      num_overflowed: Rejected rounds in which all reported updates were finite.
     """
 
     num_rounds: int
@@ -71,18 +71,18 @@ class Rejections:
 
     @property
     def all_rounds(self) -> bool:
-        """Whether every round was rejected, and there was one."""
+        """Whether there were rounds and all of them were rejected."""
         return 0 < self.num_rounds == self.num_rejected
 
     def describe(self, client_dropout: float, *, attacked: bool) -> str | None:
-        """Says in one line what did not count, and why that may be.
+        """Returns one line about rejections and exclusions with possible reasons.
 
         Args:
           client_dropout: The probability that a client drops out of a round.
           attacked: Whether there are malicious clients.
 
         Returns:
-          The line; None if everything counted.
+          The line; None if nothing was rejected or excluded.
         """
         counts, reasons = [], []
         if self.num_rejected:
@@ -141,15 +141,15 @@ def summarize(
     wall_seconds: float,
     peak_memory: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Returns what `summary.json` holds.
+    """Returns the content of `summary.json`.
 
     Args:
       task: The task.
       rows: The rows of `metrics.csv`.
       results: The evaluated clients' results.
-      rejections: What did not count, of the same rows.
-      wall_seconds: How long this program ran; less than the run if it was resumed.
-      peak_memory: Bytes, by what held them.
+      rejections: The rejections of the same rows.
+      wall_seconds: The duration of this program; less than the run's if it was resumed.
+      peak_memory: Bytes, by owner.
     """
     train_seconds = sum(row[SECONDS] for row in rows)
     last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, SECONDS)}
@@ -168,7 +168,7 @@ def summarize(
         "wall_seconds": round(wall_seconds, 2),
         "train_seconds": round(train_seconds, 2),
         "rounds_per_second": (
-            # Very short rounds take 0.0 seconds each.
+            # The measured time of very short rounds is 0.0 seconds.
             round(len(rows) / train_seconds, 4) if train_seconds else None
         ),
         "peak_memory_mb": {
@@ -178,6 +178,6 @@ def summarize(
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Returns the mean over the rounds that have it; None if there is none."""
+    """Returns a metric's mean over the rounds that have it; None if none has."""
     values = [row[name] for row in rows if name in row]
     return sum(values) / len(values) if values else None

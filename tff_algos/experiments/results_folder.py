@@ -1,4 +1,4 @@
-"""The results folder: what may be in it, and that one run at a time writes to it."""
+"""The results folder: checks its entries and locks it for one run at a time."""
 
 import contextlib
 import datetime
@@ -24,20 +24,20 @@ _FILES = (
     LOCK_FILE,
 )
 _FOLDERS = ("checkpoints", "plots", "tensorboard")
-# What flock says where a file system has no locks.
+# The errors of flock on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 
 @contextlib.contextmanager
 def opened(directory: pathlib.Path) -> Iterator[None]:
-    """Makes a results folder, checks it, and keeps other runs out of it.
+    """Creates a results folder, checks it, and locks out other runs.
 
-    Interrupted writes in it are removed.
+    Files of interrupted writes are removed.
 
     Raises:
       FolderInUseError: If another run writes to the folder.
-      OutputError: If a file is where a folder belongs, the reverse, or a symbolic link
-        to nothing.
+      OutputError: If an entry is of the wrong kind: a file in place of a folder, the
+        reverse, or a broken symbolic link.
       OSError: If the folder cannot be read or written.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,10 +73,10 @@ def _kind(path: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _locked(directory: pathlib.Path) -> Iterator[None]:
-    """Holds the folder's lock file, which names this process, and removes it after.
+    """Holds the folder's lock file, which names this process, and then removes it.
 
-    The kernel releases the lock when a process dies, however that happens: a lock file
-    that a killed run left is taken over.
+    The kernel releases the lock whenever the process dies, so the lock file of a killed
+    run is taken over.
     """
     path = directory / LOCK_FILE
     descriptor = _acquire(path)
@@ -92,12 +92,12 @@ def _locked(directory: pathlib.Path) -> Iterator[None]:
 
 
 def _acquire(path: pathlib.Path) -> int:
-    """Returns the descriptor of the lock file, which is locked."""
+    """Returns the descriptor of the locked lock file."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor, path)
-            # The holder before may have removed the file between the two calls.
+            # The previous holder may have removed the file between the two calls.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
@@ -117,8 +117,8 @@ def _lock(descriptor: int, path: pathlib.Path) -> None:
             "wait until it ends, or choose another --output_dir."
         ) from error
     except OSError as error:
-        # Some network and user-space file systems have no flock. The run goes on, as
-        # results there would otherwise be impossible, and nothing keeps a second one out.
+        # Some network and user-space file systems have no flock. Continue without a
+        # lock, because runs there would be impossible otherwise.
         if error.errno not in _NO_LOCKS:
             raise
         print(

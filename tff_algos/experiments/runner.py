@@ -1,6 +1,6 @@
-"""Runs the stages of an algorithm on a task, and leaves a results folder.
+"""Runs the stages of an algorithm on a task and writes a results folder.
 
-Knows no algorithm by name: it drives any `tff.learning` process, ours or TFF's.
+Independent of the algorithm: it drives any `tff.learning` process, ours or TFF's.
 """
 
 import contextlib
@@ -43,26 +43,26 @@ from tff_algos.experiments.stopping import StopOnSignal
 
 @contextlib.contextmanager
 def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Turns failures to write into one line that names the folder."""
+    """Converts write failures to a one-line error that names the folder."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
         if isinstance(error, tf.errors.OpError):
-            # The first line, without the op's "{{node ...}}".
+            # Keep the first line, without the op's "{{node ...}}".
             reason = error.message.partition("\n")[0].rpartition("}} ")[2]
         else:
             reason = error.strerror or str(error)
             if error.filename is not None:
                 reason = f"{error.filename}: {reason}"
         raise OutputError(
-            f"--output_dir={directory} cannot be written: {reason}. What was saved "
-            "before is whole; run again to resume once that is mended."
+            f"--output_dir={directory} cannot be written: {reason}. Everything saved "
+            "before is intact; fix the problem and run again to resume."
         ) from error
 
 
 @contextlib.contextmanager
 def _naming_damaged_memory() -> Iterator[None]:
-    """Turns a client memory that cannot be read into an error of the run's folder."""
+    """Converts the error of an unreadable client memory to a `ResumeError`."""
     try:
         yield
     except client_memory.ClientMemoryError as error:
@@ -97,7 +97,7 @@ class _Training:
         self._improvement = evaluation.build_improvement_fn(spec.task)
 
     def close(self) -> None:
-        """Ends what runs beside the rounds."""
+        """Stops background work."""
         self._cohorts.close()
 
     def _load_cohort(self, round_num: int) -> list[cohorts.ClientData]:
@@ -113,7 +113,7 @@ class _Training:
         )
 
     def num_participations(self) -> int:
-        """Returns how many clients all rounds had, each as often as it took part."""
+        """Returns the total number of clients over all rounds."""
         return sum(map(self._cohort_size, range(1, self.rounds_done + 1)))
 
     def _cohort_size(self, round_num: int) -> int:
@@ -121,8 +121,8 @@ class _Training:
             _stage_of_round(self._spec.stages, round_num)
         ].clients_per_round
         if size is None:
-            return 1  # The one that holds the pooled examples.
-        # Sampling thousands of cohorts of a large population again takes seconds.
+            return 1  # The client that holds the pooled examples.
+        # Avoid resampling thousands of cohorts of a large population: it takes seconds.
         dropout = self._spec.options.client_dropout
         return len(self._cohort_ids(round_num)) if dropout else size
 
@@ -139,13 +139,13 @@ class _Training:
 
     @property
     def peak_memory(self) -> dict[str, int]:
-        """The most memory held so far, bytes: by Python, and by the runtime."""
+        """The peak memory so far in bytes, of Python and of the runtime."""
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {"python": own, "runtime_processes": self._worker_memory}
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
-        """The model's weights as they are now."""
+        """The model's current weights."""
         process = self._spec.stages[self._stage_index].process
         return process.get_model_weights(self._state)
 
@@ -164,7 +164,7 @@ class _Training:
         return 0, 0, stages[0].process.initialize()
 
     def _check_rows(self) -> None:
-        """Compares the rows that are there with the rounds that are done."""
+        """Compares the existing rows with the completed rounds."""
         rows = self.rows()
         if rows and rows[-1][ROUND] > self._spec.total_rounds:
             raise ResumeError(
@@ -181,7 +181,7 @@ class _Training:
             return self._log.rows()
 
     def _make_memory(self, stage_index: int) -> None:
-        """Makes the clients' memory of a stage, if its clients remember anything."""
+        """Creates the clients' memory of a stage, if its clients have memory."""
         spec, process = self._spec, self._spec.stages[stage_index].process
         self._memory = None
         if "memory" in spec.stages[stage_index].client_data_fields:
@@ -191,7 +191,7 @@ class _Training:
                 )
 
     def _load(self, rounds_done: int, stage_index: int) -> Any:
-        """Returns a checkpoint's state; the clients' memory goes back to it."""
+        """Returns a checkpoint's state and restores the clients' memory to it."""
         template = self._spec.stages[stage_index].process.initialize()
         memory_template = None if self._memory is None else self._memory.save()
         load = functools.partial(
@@ -201,7 +201,7 @@ class _Training:
         if self._memory is not None:
             earlier = []
             for version in self._checkpoints.rounds():
-                # One that cannot be read can never be gone back to: it needs no rows.
+                # An unreadable checkpoint cannot be restored and needs no rows.
                 with contextlib.suppress(ResumeError):
                     if version < rounds_done:
                         earlier.append(load(version)[1])
@@ -210,14 +210,14 @@ class _Training:
         return state
 
     def save(self) -> None:
-        """Saves the state after the last round that is done."""
+        """Saves the state after the last completed round."""
         if self.rounds_done > self._saved:
             memory = None if self._memory is None else self._memory.save()
             self._checkpoints.save(self.rounds_done, self._state, memory)
             self._saved = self.rounds_done
 
     def _enter_stage(self, index: int) -> None:
-        """Carries the model's weights, and nothing else, to another stage."""
+        """Enters another stage, carrying over only the model's weights."""
         weights = self.weights
         process = self._spec.stages[index].process
         self._state = process.set_model_weights(process.initialize(), weights)
@@ -253,7 +253,7 @@ class _Training:
     def _with_memory(
         self, datasets: Sequence[cohorts.ClientData], round_num: int
     ) -> list[cohorts.ClientData]:
-        """Returns the cohort's data with what its clients remember."""
+        """Returns the cohort's data with the clients' memory."""
         positions = cohorts.positions(self._spec.task)
         cohort = [positions[client_id] for client_id in self._cohort_ids(round_num)]
         with _naming_damaged_memory():
@@ -267,7 +267,7 @@ class _Training:
         )
 
     def run(self) -> None:
-        """Runs the rounds that are left, until the last or a signal to stop."""
+        """Runs the remaining rounds, until the last one or a stop signal."""
         spec = self._spec
         if self.rounds_done == spec.total_rounds:
             return
@@ -279,7 +279,7 @@ class _Training:
                 try:
                     row = self._round(self.rounds_done + 1)
                 except Exception:
-                    # Ctrl-C also reaches whatever the runtime runs on.
+                    # Ctrl-C also interrupts the runtime's processes.
                     if self._stop.received is not None:
                         return
                     raise
@@ -307,7 +307,7 @@ def _child_memory() -> int:
 def _personalize(
     spec: RunSpec, weights: Any, stop: StopOnSignal
 ) -> list[evaluation.ClientResult] | None:
-    """Evaluates and personalizes; None if it was stopped."""
+    """Evaluates and personalizes; returns None if it was stopped."""
     client_ids = spec.eval_client_ids()
     clients = []
     with Progress(len(client_ids), unit="client") as progress:
@@ -330,13 +330,13 @@ def _personalize(
 def run(spec: RunSpec) -> RunResult:
     """Runs `spec` to its end, or until SIGINT or SIGTERM asks it to stop.
 
-    A signal lets the round that runs finish, saves a checkpoint and returns;
-    a second one raises KeyboardInterrupt. Run again with the same spec, and it
-    goes on to the numbers of a run that was never stopped.
+    After a signal, the current round finishes, a checkpoint is saved, and the function
+    returns; a second signal raises KeyboardInterrupt. Run again with the same spec, it
+    resumes and reaches the same results as an uninterrupted run.
 
     Raises:
-      ResumeError: If `output_dir` holds another run, a broken one, or one that
-        must not be resumed.
+      ResumeError: If `output_dir` holds another run, a broken one, or one that must not
+        be resumed.
       OutputError: If `output_dir` cannot be written.
       FolderInUseError: If another run writes to `output_dir`.
       CohortSizeError: If a cohort is larger than the training clients.
@@ -373,7 +373,7 @@ def run(spec: RunSpec) -> RunResult:
 
 
 def _write_config(spec: RunSpec) -> None:
-    """Writes the configuration into a folder that holds none, or that of this run."""
+    """Writes the configuration to a folder with none or with that of the same run."""
     may_grow = "total_rounds" if len(spec.stages) == 1 else None
     held = checkpoints.check_config(spec.output_dir, spec.hyperparameters, may_grow)
     if held and not spec.resume:
@@ -392,7 +392,7 @@ def _write_results(
     clients: Sequence[evaluation.ClientResult],
     start: float,
 ) -> RunResult:
-    """Writes what a finished run leaves; `start` is when it began."""
+    """Writes the results of a finished run; `start` is its start time."""
     directory, rows = spec.output_dir, training.rows()
     rejections = results.Rejections.of_rows(
         rows, training.rounds_done, training.num_participations()

@@ -1,4 +1,4 @@
-"""Examples that a server holds of its own, drawn from the task's clients."""
+"""The server's own examples, drawn from the task's clients."""
 
 from collections.abc import Sequence
 
@@ -8,28 +8,29 @@ from tasks.task import Task
 from tff_algos.clients.batching import Examples, derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 
-# Of a larger population this many clients stand for all.
+# From a larger population, this many clients are used to represent all.
 _MAX_CLIENTS = 200
 
 
 def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Examples:
     """Draws training examples, uniformly and without replacement.
 
-    A function of the task's seed and the arguments. Where there are more than 200
-    clients, the examples come from 200 of them and their number is scaled to all.
+    The result is a function of the task's seed and the arguments. If there are more
+    than 200 clients, the examples come from 200 of them, and their number is scaled to
+    all.
 
     Args:
-      task: Whose clients they come from.
+      task: The task whose clients the examples come from.
       fraction: Number of examples as a share of those of all training clients, in
         (0, 1].
-      purpose: What they are for, the first part of the names of the
-        hyperparameters `<purpose>_fraction` and `<purpose>_overlap`; other purposes
-        draw other examples.
-      overlap: Share of them that comes from clients that train, in [0, 1]; the
-        rest comes from clients that evaluate and do not train.
+      purpose: The purpose of the examples, which is the prefix of the hyperparameters
+        `<purpose>_fraction` and `<purpose>_overlap`; different purposes draw different
+        examples.
+      overlap: Share of the examples that comes from training clients, in [0, 1]; the
+        others come from clients that are evaluated but do not train.
 
     Raises:
-      HyperparameterError: If there are no clients for the rest, or too few examples.
+      HyperparameterError: If there are no such other clients or too few examples.
     """
     rng = np.random.default_rng(derive_seed(task.seed, "server examples", purpose))
     training = set(task.train_client_ids)
@@ -57,7 +58,7 @@ def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Exa
 def _pool(
     task: Task, client_ids: Sequence[str], rng: np.random.Generator
 ) -> tuple[Examples, float]:
-    """Returns the examples of some clients, and how many times more clients there are."""
+    """Returns some clients' examples and the ratio of all clients to these."""
     count = min(len(client_ids), _MAX_CLIENTS)
     taken = sorted(rng.choice(len(client_ids), count, replace=False))
     parts = [task.examples(client_ids[index], "train") for index in taken]

@@ -11,23 +11,23 @@ from tff_algos.clients.client_memory import client_data_fields
 
 @attrs.frozen(kw_only=True)
 class Stage:
-    """Rounds of one learning process; model weights cross from stage to stage.
+    """Rounds of one learning process; model weights carry over between stages.
+
+    The process determines the type of a client's data: batches or named datasets
+    (`clients.client_data`), with `client_index` the client's index among the task's
+    training clients.
 
     Attributes:
       name: The stage's name in logs and metrics.
-      process: What runs in every round.
-      num_rounds: How many rounds it runs, >= 0.
+      process: The process to run in every round.
+      num_rounds: The number of rounds, >= 0.
       clients_per_round: Size of the cohort; None for one client that holds the
         pooled examples of all training clients.
       batches: How each client's examples become batches.
-      train_examples: From a client's id to the examples that it trains on; None for
-        the task's training examples.
-      num_examples: From a client's id to the number of examples that it weighs by; None
-        for those that it trains on, n_k.
-
-    What a client's data are is the process's to say: its batches alone, or data sets by
-    name (`client_works.client_data`), of which `client_index` is its position among the
-    task's training clients.
+      train_examples: Maps a client's id to its training examples; None for the task's
+        training examples.
+      num_examples: Maps a client's id to the number of examples that it is weighted by;
+        None for its number of training examples, n_k.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Stage:
     num_examples: Callable[[str], int] | None = None
 
     def count_examples(self, client_id: str, available: int) -> int:
-        """Returns the number that a client which trains on `available` weighs by."""
+        """Returns the weight of a client that trains on `available` examples."""
         if self.num_examples is not None:
             return self.num_examples(client_id)
         return self.batches.num_examples(available)
 
     @property
     def client_data_fields(self) -> list[str]:
-        """What clients' data consist of, by name; nothing if of batches alone."""
+        """The names of the fields of clients' data; none if only batches."""
         return client_data_fields(self.process)

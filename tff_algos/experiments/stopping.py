@@ -7,10 +7,10 @@ from typing import Self
 
 
 class StopOnSignal:
-    """Remembers a stop signal instead of dying of it; a second one raises.
+    """Records a stop signal instead of ending the process; a second one raises.
 
-    As a context manager it handles SIGINT and SIGTERM, in the main thread only
-    (elsewhere Python allows no handlers, and nothing changes).
+    As a context manager it handles SIGINT and SIGTERM. It does so in the main thread
+    only, because Python does not allow signal handlers in others.
 
     Attributes:
       received: The signal that asked to stop, or None.

@@ -1,4 +1,4 @@
-"""Server updates: finalizers, and what a server does besides."""
+"""Server updates: finalizers and a server's additional steps."""
 
 from tff_algos.finalizers.apply_optimizer import build_apply_optimizer_finalizer
 from tff_algos.finalizers.average_iterates import (

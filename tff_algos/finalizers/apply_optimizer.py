@@ -1,4 +1,4 @@
-"""A server optimizer's step, with the measurements that every process returns."""
+"""A server optimizer's step, with the measurements that all processes return."""
 
 import collections
 
@@ -22,10 +22,10 @@ def _reject_non_finite(state, update):
 def build_apply_optimizer_finalizer(
     server_optimizer: tff.learning.optimizers.Optimizer, weights_type: tff.Type
 ) -> tff.learning.templates.FinalizerProcess:
-    """Builds the finalizer that takes the aggregate for a gradient.
+    """Builds the finalizer that treats the aggregate as a gradient.
 
-    A round whose aggregate is not finite (no client counted, or it overflowed)
-    is rejected: weights and optimizer state stay as they were.
+    A round whose aggregate is not finite (every client was excluded, or an overflow)
+    is rejected: weights and optimizer state stay unchanged.
 
     Args:
       server_optimizer: The server optimizer.

@@ -1,4 +1,4 @@
-"""The mean of the models of all rounds, beside the model that trains on."""
+"""Keeps the mean of the models of all rounds, without affecting training."""
 
 import attrs
 import numpy as np
@@ -10,12 +10,12 @@ from tff_algos.finite import all_finite
 
 @attrs.frozen
 class AverageState:
-    """The state of a finalizer that averages.
+    """The state of an averaging finalizer.
 
     Attributes:
       inner: The state of the finalizer that updates the model.
       average: `tff.learning.models.ModelWeights`, the mean over the rounds.
-      num_rounds: How many rounds it is over, int32 [].
+      num_rounds: The number of rounds averaged, int32 [].
     """
 
     inner: object
@@ -27,10 +27,10 @@ def build_average_iterates_finalizer(
     inner: tff.learning.templates.FinalizerProcess,
     initial_weights: tff.Computation,
 ) -> tff.learning.templates.FinalizerProcess:
-    """Builds a finalizer that keeps the mean of what `inner` makes of the model.
+    """Builds a finalizer that averages the models that `inner` returns.
 
-    The learning process goes on from the last model; the mean is in the state. Rounds
-    whose aggregate is not finite, which finalizers reject, do not count.
+    The learning process continues from the latest model; the mean is in the state.
+    Rounds whose aggregate is not finite, which finalizers reject, are not averaged.
 
     Args:
       inner: The finalizer that updates the model.
@@ -62,7 +62,7 @@ def build_average_iterates_finalizer(
     )
     @tf.function
     def add(average, num_rounds, weights, update):
-        # A round that was rejected has made no model.
+        # A rejected round has not produced a model.
         made = tf.cast(all_finite(update), tf.int32)
         count = num_rounds + made
 

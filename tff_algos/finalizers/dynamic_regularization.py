@@ -17,19 +17,19 @@ def build_dynamic_regularization_finalizer(
     """Builds the finalizer that keeps h, the mean of lambda_k over all N clients.
 
     With delta the mean model delta of S clients: h <- h + alpha * S/N * delta and
-    w <- w - delta - h/alpha. With alpha = 0 it is w <- w - delta, by definition: the
-    limit would be another (h/alpha would stay).
+    w <- w - delta - h/alpha. With alpha = 0 it is defined as w <- w - delta, which is
+    not the limit, because h/alpha does not vanish.
 
-    A round whose aggregate is not finite is rejected: weights and h stay.
+    A round whose aggregate is not finite is rejected: weights and h stay unchanged.
 
     Args:
       weights_type: The type of `tff.learning.models.ModelWeights`.
       dynamic_regularization: alpha, loss per squared weight, >= 0.
-      num_clients: N, all clients there are.
+      num_clients: N, the number of all clients.
 
     Returns:
-      A process with the state h, like the trainable weights, whose update is
-      `<value=delta, total_weight=S>` of `aggregators.TotalWeightFactory`; measurements
+      A process whose state is h, like the trainable weights, and whose update is
+      `<value=delta, total_weight=S>` of `aggregators.TotalWeightFactory`. Measurements
       are `num_rejected_rounds` (int32, 0 or 1) and `update_norm` (float32, the L2 norm
       of the server's step).
     """

@@ -21,8 +21,8 @@ from tff_algos.solvers import cone
 
 QpScope = Literal["global", "per_tensor"]
 
-# Rounds after which inner products are computed anew: they are updated with the rows,
-# and rounding adds up.
+# Rounds after which inner products are recomputed, because rounding errors of their
+# updates accumulate.
 _ROUNDS_PER_FRESH_GRAM = 100
 
 
@@ -34,10 +34,11 @@ class GradientMemoryState:
       optimizer: The state of the optimizer that applies the corrected momentum.
       momentum: The corrected momentum of the last round, like the trainable weights.
       rows: Remembered updates, like the trainable weights with a leading axis of m,
-        each over its scale.
-      scales: float64 [m]: so that forgetting changes no row.
-      ownership: Whose they are, a `row_ownership.Ownership`.
-      grams: Inner products of `rows`, float64 [m, m] for each program.
+        each divided by its scale.
+      scales: float64 [m], the scale of each row; decay updates the scales, not the
+        rows.
+      ownership: The rows' owners, a `row_ownership.Ownership`.
+      grams: Inner products of `rows`, float64 [m, m] for each quadratic program.
       num_rounds: int32 [].
     """
 
@@ -52,18 +53,18 @@ class GradientMemoryState:
 
 @attrs.frozen(kw_only=True)
 class GradientMemory:
-    """What the memory is like.
+    """The settings of the memory.
 
     Attributes:
-      num_clients: N, all clients there are, >= 1.
-      memory_size: m, clients whose updates are remembered, >= 0.
+      num_clients: N, the number of all clients, >= 1.
+      memory_size: m, the number of clients whose updates are remembered, >= 0.
       server_momentum: beta_1, in [0, 1).
       memory_decay: beta_2, factor on remembered updates after every round, in [0, 1].
-      qp_margin: rho, the least cosine of the corrected momentum with a remembered update,
-        relative to the momentum's norm, in (-1, 1).
+      qp_margin: rho, the smallest cosine of the corrected momentum with a remembered
+        update, relative to the momentum's norm, in (-1, 1).
       qp_scope: Whether the momentum is corrected as one vector ("global") or each
         tensor by itself ("per_tensor").
-      memory_dtype: Of the remembered updates; None for the weights' own.
+      memory_dtype: The dtype of the remembered updates; None for the weights' dtype.
     """
 
     num_clients: int
@@ -75,7 +76,7 @@ class GradientMemory:
     memory_dtype: MemoryDtype | None = None
 
     def groups(self, count: int) -> list[list[int]]:
-        """Returns which of `count` tensors each quadratic program is about."""
+        """Returns the indices of the tensors in each quadratic program, of `count`."""
         if self.qp_scope == "global":
             return [list(range(count))]
         return [[number] for number in range(count)]
@@ -88,28 +89,28 @@ def build_gradient_memory_finalizer(
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds the finalizer that corrects momentum by a memory of clients' updates.
 
-    In a round with updates delta_k of mean u, in this order: rows of the memory D are
-    given to clients (`row_ownership`); D_k = delta_k for new owners, else D_k + delta_k;
-    m = beta_1 * (the last corrected m) + u; the corrected m is the vector nearest to m
-    whose inner product with every row is at least rho * ||m|| * ||row||; the optimizer
-    takes its step by it; all rows are multiplied by beta_2.
+    A round with updates delta_k of mean u has these steps: rows of the memory D are
+    assigned to clients (`row_ownership`); D_k = delta_k for new owners, else D_k +
+    delta_k; m = beta_1 * (last corrected m) + u; the corrected m is the vector nearest
+    to m whose inner product with every row is at least rho * ||m|| * ||row||; the
+    optimizer applies the corrected m; all rows are multiplied by beta_2.
 
-    A round whose result is not finite is rejected and changes nothing; one with a
-    `client_index` that is not in [0, N) fails.
+    A round whose result is not finite is rejected and changes nothing. A round with a
+    `client_index` outside [0, N) fails.
 
     Args:
-      server_optimizer: Applies the corrected momentum; plain SGD of rate eta_g.
+      server_optimizer: Applies the corrected momentum; in the paper SGD of rate eta_g.
       weights_type: The type of `tff.learning.models.ModelWeights`.
-      memory: Sizes and constants.
+      memory: The settings of the memory.
 
     Returns:
-      A process whose state is a `GradientMemoryState` and whose update is that of
+      A process whose state is a `GradientMemoryState` and whose update is the result of
       `aggregators.MeanAndRowsFactory`. Measurements: `num_rejected_rounds` (int32),
-      `update_norm` and `base_update_norm` (float32, of the corrected momentum and
-      before), `qp_fallbacks` (int32, programs whose solution was not accepted: the
-      momentum then stays as it is), `qp_residual` (float32, the largest),
-      `qp_iterations` (int32, of all programs), `num_active_rows` (int32, constraints
-      that bind), `num_memory_rows` (int32, rows with an owner).
+      `update_norm` and `base_update_norm` (float32, the momentum's norm after and
+      before its correction), `qp_fallbacks` (int32, programs whose solution was not
+      accepted, which leaves the momentum uncorrected), `qp_residual` (float32, the
+      largest), `qp_iterations` (int32, over all programs), `num_active_rows` (int32,
+      active constraints), `num_memory_rows` (int32, rows with an owner).
     """
     trainable_type = weights_type.trainable
     specs = tff.types.type_to_tf_tensor_specs(trainable_type)
@@ -182,7 +183,7 @@ def _update_type(specs: Any) -> tff.Type:
 
 
 def _round(optimizer, memory: GradientMemory, state, weights, update):
-    """Returns state, weights and measurements after a round."""
+    """Returns the state, weights and measurements after a round."""
     gathered = update["rows"]
     clients = checked_index(gathered["client_index"], memory.num_clients)
     ownership, assignment = row_ownership.assign(
@@ -232,10 +233,10 @@ def _remember(
     updates: Any,
     momentum: Any,
 ) -> tuple[GradientMemoryState, list[tf.Tensor]]:
-    """Returns the state with this round's updates in their rows.
+    """Returns the state with this round's updates in their rows, and inner products.
 
-    And the rows' inner products with the momentum, float64 [m] for each program: one
-    pass over the rows has those with the momentum and those with the new rows.
+    These are the rows' inner products with the momentum, float64 [m] for each program;
+    the pass over the rows that updates the Gram matrix computes them as well.
     """
     placed = assignment.rows >= 0
     slots = tf.boolean_mask(assignment.rows, placed)
@@ -276,12 +277,12 @@ def _remember(
 
 
 def _products(rows: tf.Tensor, vector: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
-    """Returns inner products of all rows with some and, last, with a vector.
+    """Returns inner products of all rows with some rows and, last, with a vector.
 
     Args:
       rows: [m, ...].
       vector: [...].
-      slots: Of the rows, int32 [k].
+      slots: The indices of these rows, int32 [k].
 
     Returns:
       float64 [k + 1, m].
@@ -291,7 +292,7 @@ def _products(rows: tf.Tensor, vector: tf.Tensor, slots: tf.Tensor) -> tf.Tensor
 
 
 def _with_products(gram: tf.Tensor, slots: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
-    """Returns the Gram matrix with some of its rows, and columns, replaced."""
+    """Returns the Gram matrix with some of its rows and columns replaced."""
     at = slots[:, tf.newaxis]
     gram = tf.tensor_scatter_nd_update(gram, at, products)
     gram = tf.tensor_scatter_nd_update(tf.transpose(gram), at, products)
@@ -304,7 +305,7 @@ def _correct(
     momentum: Any,
     products: Sequence[tf.Tensor],
 ) -> tuple[Any, collections.OrderedDict[str, tf.Tensor]]:
-    """Returns the momentum that opposes no row, and measurements."""
+    """Returns the corrected momentum, which opposes no row, and measurements."""
     vectors = tf.nest.flatten(momentum)
     rows = tf.nest.flatten(state.rows)
     owned = state.ownership.owners >= 0
@@ -318,7 +319,7 @@ def _correct(
         for k in tensors:
             coefficients = solution.multipliers * state.scales
             moved = vectors[k] + _combine(coefficients, rows[k], vectors[k])
-            # So that what needs no correction stays as it is, to the bit.
+            # Leaves a momentum that needs no correction bit-identical.
             active = tf.reduce_any(solution.multipliers > 0)
             corrected[k] = tf.where(active, moved, vectors[k])
         solutions.append(solution)
@@ -345,5 +346,5 @@ def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
 
 
 def _combine(multipliers: tf.Tensor, rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of rows times multipliers, of the dtype of `like`."""
+    """Returns the sum of the rows times their multipliers, in the dtype of `like`."""
     return combine_rows(multipliers, tf.cast(rows, like.dtype))

@@ -1,4 +1,4 @@
-"""A server's own steps on its own data, after it has applied the clients' update.
+"""Server steps on the server's own data, after it has applied the clients' update.
 
 The meta update of FedMeta: Yao et al., 2019, arXiv 1910.08234.
 """
@@ -19,9 +19,9 @@ from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 from tff_algos.optimizers import in_weights_dtype
 
-# A step on all examples sums over batches of this size, which bounds the memory.
+# A step on all examples sums gradients over batches of this size, to bound the memory.
 _CHUNK = 100
-# Constants of a graph must fit into a protocol buffer of 2 GB.
+# The constants of a graph have to fit into a protocol buffer of 2 GB.
 _MAX_BYTES = 1 << 29
 
 
@@ -35,7 +35,7 @@ class MetaState:
 
 @attrs.frozen
 class MetaOutput:
-    """State, weights (`ModelWeights`) and measurements after a round's steps."""
+    """The state, weights (`ModelWeights`) and measurements after a round's steps."""
 
     state: Any
     weights: Any
@@ -44,7 +44,7 @@ class MetaOutput:
 
 @attrs.frozen
 class MetaUpdate:
-    """Two computations without placement.
+    """The meta update as two computations without placement.
 
     Attributes:
       initialize: `( -> S)`.
@@ -68,17 +68,17 @@ def build_meta_update(
 ) -> MetaUpdate:
     """Builds the steps that a server takes on its own examples in every round.
 
-    A round whose steps lead to weights that are not finite is rejected: weights and
-    optimizer state stay as they were.
+    If the steps lead to weights that are not finite, they are rejected: weights and
+    optimizer state stay unchanged.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
-      examples: Arrays in the structure of the model's batches, whose first axis is
-        the example.
-      optimizer: Takes the steps; its state goes on from round to round.
+      examples: Arrays in the structure of the model's batches, with examples along the
+        first axis.
+      optimizer: The optimizer of the steps; its state persists across rounds.
       meta_steps: Steps per round, >= 1.
-      meta_batch_size: Examples of a step, which go round by round through all of them;
+      meta_batch_size: Examples per step; successive steps cycle through all examples.
         None for all examples in every step.
       meta_learning_rate_decay: The learning rate in round t is its initial value times
         this to the power t; in (0, 1].
@@ -128,7 +128,7 @@ def build_meta_update(
                 optimizer_state, trainable = in_weights_dtype(optimizer).next(
                     optimizer_state, trainable, gradient
                 )
-            # The decay of this round must not add to the next one's.
+            # Undo the decay of this round, so that decays do not accumulate.
             optimizer_state = optimizer.set_hparams(
                 optimizer_state, optimizer.get_hparams(state.optimizer)
             )
@@ -157,7 +157,7 @@ def build_meta_update(
 
 
 def _check(examples: Any) -> None:
-    """Raises `ValueError` for arrays that are no examples, or too many."""
+    """Raises `ValueError` if the arrays are not examples or are too large."""
     arrays = [np.asarray(array) for array in tf.nest.flatten(examples)]
     lengths = {array.shape[:1] for array in arrays}
     if len(lengths) != 1 or not all(array.ndim and len(array) for array in arrays):

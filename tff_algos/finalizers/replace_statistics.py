@@ -1,4 +1,4 @@
-"""The server's statistics of examples, beside another finalizer's update."""
+"""Updates the server's statistics of examples, beside another finalizer's update."""
 
 import collections
 
@@ -10,17 +10,17 @@ import tensorflow_federated as tff
 def build_statistics_finalizer(
     inner: tff.learning.templates.FinalizerProcess, statistics_type: tff.Type
 ) -> tff.learning.templates.FinalizerProcess:
-    """Builds a finalizer that takes clients' mean statistics for the server's.
+    """Builds a finalizer that replaces the server's statistics by the clients' mean.
 
     Args:
-      inner: Updates the trainable weights; measures `num_rejected_rounds`. With a round
-        that it rejects the statistics stay as well.
-      statistics_type: Of the floating point tensors among the non-trainable weights,
-        in their order, as a tuple.
+      inner: Updates the trainable weights and measures `num_rejected_rounds`. If it
+        rejects a round, the statistics stay unchanged as well.
+      statistics_type: The type of the floating-point tensors among the non-trainable
+        weights, in their order, as a tuple.
 
     Returns:
-      A process whose update is `<update=inner's, statistics=statistics_type>`; state
-      and measurements are inner's.
+      A process whose update is `<update=inner's, statistics=statistics_type>`. Its
+      state and measurements are inner's.
     """
     state_type, weights_type, update_type = inner.next.type_signature.parameter
     update_type = tff.to_type(

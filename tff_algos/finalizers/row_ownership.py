@@ -1,4 +1,4 @@
-"""Which clients own the rows of a memory that has fewer rows than clients.
+"""Assigns the rows of a memory that may have fewer rows than there are clients.
 
 The memory reduction of Luo et al., "GradMA: A Gradient-Memory-based Accelerated
 Federated Learning with Alleviated Catastrophic Forgetting", 2023, arXiv 2302.14307.
@@ -13,13 +13,13 @@ _FREE = -1
 
 @attrs.frozen
 class Ownership:
-    """Who owns which row.
+    """The owners of the rows.
 
     Attributes:
-      owners: int32 [m], a client's number, or -1 of a row that is free.
-      ages: int32 [m], when it became the owner's: larger is later.
-      counts: int32 [N], in how many rounds each client has taken part since it last
-        became an owner; 0 for who owns no row.
+      owners: int32 [m], the index of a row's owner; -1 for a free row.
+      ages: int32 [m], when the row was assigned to its owner: larger is later.
+      counts: int32 [N], the rounds that a client has taken part in since it last became
+        an owner; 0 for clients without a row.
     """
 
     owners: tf.Tensor
@@ -29,11 +29,11 @@ class Ownership:
 
 @attrs.frozen
 class Assignment:
-    """Where the clients of a round belong.
+    """The rows of a round's clients.
 
     Attributes:
-      rows: int32 [S], each client's row; -1 for who has none.
-      is_new: bool [S], whether the row has become the client's in this round.
+      rows: int32 [S], each client's row; -1 for clients without a row.
+      is_new: bool [S], whether the row was assigned to the client in this round.
     """
 
     rows: tf.Tensor
@@ -41,7 +41,7 @@ class Assignment:
 
 
 def nobody(num_rows: int, num_clients: int) -> Ownership:
-    """Returns the ownership in which all rows are free."""
+    """Returns the ownership with all rows free."""
     return Ownership(
         tf.fill([num_rows], _FREE),
         tf.zeros([num_rows], tf.int32),
@@ -52,17 +52,16 @@ def nobody(num_rows: int, num_clients: int) -> Ownership:
 def assign(
     ownership: Ownership, clients: tf.Tensor, takes_part: tf.Tensor
 ) -> tuple[Ownership, Assignment]:
-    """Gives rows to the clients of a round, one after the other.
+    """Assigns rows to the clients of a round, in order.
 
-    Who owns a row keeps it. Others get a free one or, where there is none, that of the
-    client with the smallest count among those not in this round (of several the
-    oldest), whose count starts again from zero. Where all owners are in this round,
+    Owners keep their rows. Others take a free row, else evict the absent owner with the
+    fewest participations (ties: the oldest) and reset its count; if no owner is absent,
     they get none.
 
     Args:
-      ownership: Before the round.
-      clients: int32 [S], the round's clients, all different.
-      takes_part: bool [S]; the others are passed over.
+      ownership: The ownership before the round.
+      clients: int32 [S], the round's clients, distinct.
+      takes_part: bool [S]; clients that do not take part are skipped.
     """
     num_rows = ownership.owners.shape[0]
     in_round = tf.boolean_mask(clients, takes_part)
@@ -106,10 +105,10 @@ def assign(
 
 
 def _best_row(ownership: Ownership, busy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the row that a client without one gets, int32 [], if there is one."""
+    """Returns the row for a client without one, int32 [], and whether there is one."""
     free = tf.equal(ownership.owners, _FREE)
     counts = tf.gather(ownership.counts, tf.maximum(ownership.owners, 0))
-    # Free rows first, in their order; then by count, then by age.
+    # Free rows come first, in order; then rows by count and by age.
     largest = tf.constant(np.iinfo(np.int32).max)
     counts = tf.where(busy, largest, tf.where(free, 0, counts))
     ages = tf.where(free, -1, ownership.ages)

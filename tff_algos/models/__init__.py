@@ -1,4 +1,4 @@
-"""Views of models: chains of blocks, and one view of TFF's two kinds of models."""
+"""Models: chains of blocks, and a common view of TFF's two kinds of models."""
 
 from tff_algos.models.block_model import BlockModel
 from tff_algos.models.local_model import ModelOrFn

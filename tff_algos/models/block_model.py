@@ -1,20 +1,20 @@
-"""Functional models that are chains of blocks, for algorithms that look inside.
+"""Functional models that are chains of blocks, for algorithms that need features.
 
     x --> block 0 --> block 1 --> ... --> block M --> output
 
 `BlockModel.predict_on_batch` runs the whole chain, so such a model is a
 `tff.learning.models.FunctionalModel` like any other. `BlockModel.apply_blocks` runs a
-part of it and gives what every block took, which is what is asked for by
+part of it and also returns every block's input. Uses are
 
-  * a loss on features, what the last block takes: MOON, Li et al., "Model-contrastive
+  * a loss on features, the last block's input: MOON, Li et al., "Model-contrastive
     federated learning", CVPR 2021 (https://arxiv.org/abs/2103.16257);
-  * one model's features through another's later blocks: FedMLB, Kim et al.,
+  * one model's features passed through another's later blocks: FedMLB, Kim et al.,
     "Multi-level branched regularization for federated learning", ICML 2022
     (https://arxiv.org/abs/2207.06936);
-  * moving statistics of batch normalisation, which `predict_on_batch` drops.
+  * the moving statistics of batch normalization, which `predict_on_batch` drops.
 
-Blocks chain to blocks (`chain`), so a layer, a part of a model and a whole network
-are all of the same type.
+A chain of blocks is a block (`chain`), so a layer, a part of a model and a whole
+network have the same type.
 """
 
 import itertools
@@ -31,23 +31,23 @@ Tensors = tuple[tf.Tensor, ...]
 
 @attrs.frozen(eq=False)
 class Mode:
-    """How a forward pass behaves.
+    """The mode of a forward pass.
 
     Passes of the same mode have the same dropout masks, whatever their weights.
-    `attrs.evolve` makes mixed ones: `attrs.evolve(mode, batch_statistics=False)` keeps
-    the masks and freezes the statistics.
+    `attrs.evolve(mode, batch_statistics=False)` keeps the masks and freezes the
+    statistics.
 
     Attributes:
-      dropout_seed: What dropout masks are made from, uint32 []; None for no dropout.
-      batch_statistics: Whether batch normalisation takes the batch's own mean and
-        variance, and moves the moving ones towards them, or takes the moving ones.
+      dropout_seed: The seed of the dropout masks, uint32 []; None for no dropout.
+      batch_statistics: Whether batch normalization uses the batch's mean and variance
+        and updates the moving statistics, or uses the moving statistics.
     """
 
     dropout_seed: tf.Tensor | None
     batch_statistics: bool
 
 
-# What a model is evaluated in.
+# The mode of evaluation.
 EVALUATION = Mode(dropout_seed=None, batch_statistics=False)
 
 
@@ -56,11 +56,11 @@ class Block:
     """A part of a model: a pure function of weights and input, and initial weights.
 
     Attributes:
-      apply: `(trainable, non_trainable, x, mode) -> (output, non_trainable)`, all of
-        the block's own weights, in order; the second result are the new values of its
-        non-trainable weights.
-      trainable: Their initial values, float32.
-      non_trainable: The same.
+      apply: `(trainable, non_trainable, x, mode) -> (output, non_trainable)`, with all
+        of the block's weights, in order; the second result is the new non-trainable
+        weights.
+      trainable: The initial trainable weights, float32.
+      non_trainable: The initial non-trainable weights, float32.
       has_dropout: Whether `apply` needs a `Mode.dropout_seed` in training.
     """
 
@@ -71,22 +71,22 @@ class Block:
 
 
 def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
-    """Returns the block of a function that behaves alike in every mode.
+    """Returns the block of a function that is the same in every mode.
 
     Args:
       function: `(x, *weights) -> output`, of TensorFlow operations.
-      *weights: Initial values of its weights, all of them trainable.
+      *weights: The initial weights, all of them trainable.
     """
 
     def apply(trainable, non_trainable, x, mode):
-        del non_trainable, mode  # It has no statistics and no dropout.
+        del non_trainable, mode  # A plain layer has neither statistics nor dropout.
         return function(x, *trainable), ()
 
     return Block(apply=apply, trainable=weights)
 
 
 def chain(*blocks: Block) -> Block:
-    """Returns the blocks one after the other as a single one; of none, the identity."""
+    """Returns the composition of the blocks; the identity if there are none."""
 
     def apply(trainable, non_trainable, x, mode):
         result = _run(blocks, trainable, non_trainable, x, mode)
@@ -102,11 +102,11 @@ def chain(*blocks: Block) -> Block:
 
 @attrs.frozen(eq=False)
 class ForwardPass:
-    """What a chain of blocks computed.
+    """The results of a chain of blocks.
 
     Attributes:
-      inputs: What each block took; the first is the input of the chain.
-      output: What the last block gave.
+      inputs: The input of each block; the first is the input of the chain.
+      output: The output of the last block.
       non_trainable: The new values of the non-trainable weights.
     """
 
@@ -116,12 +116,12 @@ class ForwardPass:
 
     @property
     def features(self) -> tf.Tensor:
-        """What the last block took: of a whole classifier, the classifier's input."""
+        """The last block's input: the features, if the chain is a whole model."""
         return self.inputs[-1]
 
 
 class BlockModel(tff.learning.models.FunctionalModel):
-    """A functional model that is a chain of blocks, the last one the classifier."""
+    """A functional model that is a chain of blocks, the last being the classifier."""
 
     def __init__(
         self,
@@ -132,18 +132,19 @@ class BlockModel(tff.learning.models.FunctionalModel):
         input_spec: Any,
         dropout_seed_fn: Callable[[Tensors, Any], tf.Tensor] | None = None,
     ):
-        """Makes the model; its initial weights are those of the blocks.
+        """Initializes the model; its initial weights are those of the blocks.
 
         Args:
-          blocks: At least one; the first takes `x` of `input_spec`.
-          loss_fn: As of `tff.learning.models.FunctionalModel`.
-          metrics_fns: The same.
-          input_spec: The same.
-          dropout_seed_fn: `(trainable, x) -> uint32 []`, a pure function that gives
-            other weights or another batch another seed. Models with dropout need it.
+          blocks: At least one block; the first takes `x` of `input_spec`.
+          loss_fn: As in `tff.learning.models.FunctionalModel`.
+          metrics_fns: As in `tff.learning.models.FunctionalModel`.
+          input_spec: As in `tff.learning.models.FunctionalModel`.
+          dropout_seed_fn: `(trainable, x) -> uint32 []`, a pure function whose seed
+            differs between weights and between batches; required if blocks have
+            dropout.
 
         Raises:
-          ValueError: If there are no blocks, or dropout without a seed.
+          ValueError: If there are no blocks, or dropout without `dropout_seed_fn`.
         """
         if not blocks:
             raise ValueError("Expected at least one block, found none.")
@@ -173,12 +174,12 @@ class BlockModel(tff.learning.models.FunctionalModel):
 
     @tf.autograph.experimental.do_not_convert
     def mode(self, model_weights: Any, x: Any, training: bool = True) -> Mode:
-        """Returns the mode in which `predict_on_batch` runs.
+        """Returns the mode that `predict_on_batch` runs in.
 
         Args:
           model_weights: `(trainable, non_trainable)`, like `initial_weights`.
-          x: A batch's inputs; with the weights they decide what is dropped.
-          training: Whether the batch is trained on.
+          x: A batch's inputs; with the weights they determine the dropout masks.
+          training: Whether the pass is for training.
         """
         if not training:
             return EVALUATION
@@ -196,26 +197,26 @@ class BlockModel(tff.learning.models.FunctionalModel):
         start: int = 0,
         stop: int | None = None,
     ) -> ForwardPass:
-        """Runs blocks `start` to `stop` - 1; no block gives `x` itself.
+        """Runs blocks `start` to `stop` - 1; without blocks, the output is `x`.
 
-        With `result = model.apply_blocks(weights, x, mode)`, `result.inputs[i]` is what
-        block i took, hence what `apply_blocks(other_weights, ..., start=i)` takes.
+        With `result = model.apply_blocks(weights, x, mode)`, `result.inputs[i]` is the
+        input of block i and valid for `apply_blocks(other_weights, ..., start=i)`.
 
         Args:
           model_weights: `(trainable, non_trainable)` of the whole model, like
             `initial_weights`.
-          x: What block `start` takes: the batch's inputs, or an earlier block's output.
-          mode: How; for a pass like `predict_on_batch`'s what `mode` returned.
+          x: The input of block `start`: the batch's inputs or an earlier block's
+            output.
+          mode: The mode; the method `mode` returns that of `predict_on_batch`.
           start: The first block to run.
-          stop: The first one not to run; None for `num_blocks`.
+          stop: The first block not to run; None for `num_blocks`.
 
         Returns:
-          What the blocks took and gave, and all of the model's non-trainable weights,
-          those of the other blocks as they were.
+          The blocks' inputs and output, and all of the model's non-trainable weights,
+          unchanged for the other blocks.
 
         Raises:
-          ValueError: If there are no such blocks, or the weights are not as many as
-            the model has.
+          ValueError: If the range is invalid or the number of weights is wrong.
         """
         stop = self.num_blocks if stop is None else stop
         if not 0 <= start <= stop <= self.num_blocks:
@@ -260,12 +261,12 @@ class BlockModel(tff.learning.models.FunctionalModel):
         metrics_fns: tuple[Callable, Callable, Callable],
         input_spec: Any,
     ) -> "BlockModel":
-        """Returns the same blocks under another loss.
+        """Returns a model of the same blocks with another loss.
 
         Args:
-          loss_fn: As of `tff.learning.models.FunctionalModel`.
-          metrics_fns: The same.
-          input_spec: The same; `x` as before.
+          loss_fn: As in `tff.learning.models.FunctionalModel`.
+          metrics_fns: As in `tff.learning.models.FunctionalModel`.
+          input_spec: As in `tff.learning.models.FunctionalModel`; `x` is unchanged.
         """
         return BlockModel(
             self._blocks,
@@ -287,7 +288,7 @@ def _run(
     x: Any,
     mode: Mode,
 ) -> ForwardPass:
-    """Runs blocks with the first of the weights, as many as they have."""
+    """Runs blocks on the leading weights, as many as the blocks have."""
     trainable, non_trainable = iter(trainable), iter(non_trainable)
     inputs, updated = [], []
     for block in blocks:

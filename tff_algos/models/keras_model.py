@@ -1,4 +1,4 @@
-"""A functional model with weights as a Keras model, to predict, save and convert."""
+"""Converts a functional model to a Keras model, to predict, save and export."""
 
 from typing import Any
 
@@ -52,16 +52,16 @@ def build_keras_model(
     model: tff.learning.models.FunctionalModel,
     weights: tff.learning.models.ModelWeights,
 ) -> tf_keras.Model:
-    """Builds a Keras model that computes what a functional model does.
+    """Builds a Keras model equivalent to a functional model.
 
-    Training it moves its trainable weights; moving statistics stay as they are.
+    Training it updates its trainable weights but not moving statistics.
 
     Args:
       model: The functional model.
       weights: Its weights, as `get_model_weights` of a learning process returns them.
 
     Returns:
-      An uncompiled `tf_keras.Model` (Keras 2, TFF's) whose weights are those given, in
-      their order: trainable, then non-trainable.
+      An uncompiled `tf_keras.Model` (Keras 2, as TFF's) with the given weights, in
+      order: trainable, then non-trainable.
     """
     return _KerasModel(model, weights)

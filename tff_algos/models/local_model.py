@@ -1,8 +1,7 @@
-"""One view of TFF's two kinds of models, for loops over a client's batches.
+"""A common view of TFF's two kinds of models, for loops over a client's batches.
 
-A loop carries `Weights` and a metrics state, and asks `loss_gradients` for the
-gradient of each batch. Whether the model is pure functions or TensorFlow
-variables matters nowhere else.
+A loop carries `Weights` and a metrics state and calls `loss_gradients` for each batch.
+Only this module distinguishes functional models from models with TensorFlow variables.
 """
 
 import abc
@@ -32,7 +31,7 @@ class Weights:
 
 @attrs.frozen
 class BatchResult:
-    """What one batch gives: the mean loss, its gradients, and bookkeeping."""
+    """The result of a training batch: the mean loss, its gradients, and new state."""
 
     loss: tf.Tensor  # []
     gradients: Tensors
@@ -43,7 +42,7 @@ class BatchResult:
 
 @attrs.frozen
 class Evaluation:
-    """What a batch gives that is not trained on: its mean loss, and bookkeeping."""
+    """The result of an evaluation batch: its mean loss and new state."""
 
     loss: tf.Tensor  # []
     metrics: Any
@@ -52,15 +51,15 @@ class Evaluation:
 
 @attrs.frozen(eq=False)
 class Forward:
-    """What the loss of one batch comes from.
+    """The forward pass of one batch.
 
     Attributes:
       loss: The mean loss, [].
       output: The model's output.
-      weights: The weights at which it was evaluated.
+      weights: The weights that the model was evaluated at.
       batch: The batch.
-      mode: How, of a block model; else None.
-      blocks: What its blocks took and gave, of a block model; else None.
+      mode: The mode of a block model; else None.
+      blocks: The inputs and the output of a block model's blocks; else None.
     """
 
     loss: tf.Tensor
@@ -71,12 +70,12 @@ class Forward:
     blocks: block_model.ForwardPass | None = None
 
 
-# What is trained on instead of a batch's mean loss.
+# Replaces a batch's mean loss as the function to minimize.
 Objective = Callable[[Forward], tf.Tensor]
 
 
 class LocalModel(abc.ABC):
-    """A model inside of one client's computation."""
+    """A model inside one client's computation."""
 
     @abc.abstractmethod
     def initial_metrics(self) -> Any:
@@ -95,17 +94,17 @@ class LocalModel(abc.ABC):
 
     @abc.abstractmethod
     def reset_metrics(self) -> None:
-        """Forgets what metrics the model itself holds."""
+        """Resets the metrics that the model itself stores."""
 
     @abc.abstractmethod
     def unfinalized_metrics(self, metrics: Any, keep: tf.Tensor) -> Any:
-        """Returns what the client reports; nothing counted unless `keep`."""
+        """Returns the client's unfinalized metrics; the initial ones unless `keep`."""
 
 
 class _FunctionalLocalModel(LocalModel):
     """The view of a functional model; carries its metrics as a flat tuple.
 
-    A model's own structure may hold lists, which `tf.data` takes for tensors.
+    A model's own structure may contain lists, which `tf.data` converts to tensors.
     """
 
     def __init__(self, model: tff.learning.models.FunctionalModel):
@@ -126,13 +125,13 @@ class _FunctionalLocalModel(LocalModel):
         """Returns the gradient of the batch's mean loss, or of an objective.
 
         Args:
-          weights: Where it is evaluated.
+          weights: The weights to differentiate at.
           metrics: The metrics state before the batch.
           batch: The batch.
-          objective: What to differentiate instead of the mean loss; the loss that is
-            returned, and counted in the metrics, is the mean loss all the same.
-          masks_of: Weights that decide, with the batch, what dropout drops; those of
-            block models only, others decide by `weights`.
+          objective: The function to differentiate instead of the mean loss; the loss
+            returned and counted in the metrics is still the mean loss.
+          masks_of: The weights that, with the batch, determine a block model's dropout
+            masks; by default `weights`. Ignored for other models.
         """
         with tf.GradientTape() as tape:
             tape.watch(weights.trainable)
@@ -157,7 +156,7 @@ class _FunctionalLocalModel(LocalModel):
         return Evaluation(forward.loss, *self._count(metrics, forward))
 
     def _forward(self, weights, batch, training, masks_of=None) -> Forward:
-        del masks_of  # What a model that is no chain of blocks drops is its own affair.
+        del masks_of  # Only block models allow control of their dropout masks.
         x, y = _inputs_and_labels(batch)
         output = self._model.predict_on_batch(
             (weights.trainable, weights.non_trainable), x, training=training
@@ -169,7 +168,7 @@ class _FunctionalLocalModel(LocalModel):
         return forward.weights.non_trainable
 
     def _count(self, metrics, forward: Forward):
-        """Returns the metrics with the batch in them, and its size."""
+        """Returns the metrics including the batch, and the batch size."""
         output = forward.output
         num_examples = tf.shape(tf.nest.flatten(output)[0], out_type=tf.int64)[0]
         metrics = self._model.update_metrics_state(
@@ -182,7 +181,7 @@ class _FunctionalLocalModel(LocalModel):
         return tuple(tf.nest.flatten(metrics)), num_examples
 
     def reset_metrics(self):
-        pass  # They are in the state that the loop carries.
+        pass  # The metrics are in the state that the loop carries.
 
     def unfinalized_metrics(self, metrics, keep):
         counted = tf.nest.map_structure(
@@ -194,7 +193,7 @@ class _FunctionalLocalModel(LocalModel):
 
 
 class BlockLocalModel(_FunctionalLocalModel):
-    """The view of a block model: its moving statistics, blocks and dropout masks."""
+    """The view of a block model, with its moving statistics and dropout masks."""
 
     def __init__(self, model: block_model.BlockModel):
         super().__init__(model)
@@ -230,7 +229,7 @@ class BlockLocalModel(_FunctionalLocalModel):
         return self._model.apply_blocks(weights, x, mode, start, stop)
 
     def loss(self, output: Any, batch: Any) -> tf.Tensor:
-        """Returns the mean loss of an output for a batch, []."""
+        """Returns the mean loss of an output on a batch, []."""
         return self._model.loss(output=output, label=_inputs_and_labels(batch)[1])
 
 
@@ -239,7 +238,7 @@ def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
 
 
 class VariableLocalModel(LocalModel):
-    """The view of a variable model; the metrics are in the model's variables."""
+    """The view of a variable model, whose metrics are in its variables."""
 
     def __init__(self, model: tff.learning.models.VariableModel):
         self._model = model
@@ -258,7 +257,7 @@ class VariableLocalModel(LocalModel):
         )
 
     def read_weights(self) -> Weights:
-        """Returns the values that the model's variables have now."""
+        """Returns the current values of the model's variables."""
         return tf.nest.map_structure(lambda v: v.read_value(), self._variables())
 
     def assign_weights(self, weights: Weights) -> None:
@@ -302,7 +301,7 @@ class VariableLocalModel(LocalModel):
 
 
 def is_functional(model: ModelOrFn) -> bool:
-    """Tells `FunctionalModel`s from functions that make variable models.
+    """Returns whether `model` is functional, not a function that returns a model.
 
     Raises:
       TypeError: If `model` is neither.
@@ -327,7 +326,7 @@ def create(model: ModelOrFn) -> LocalModel:
 
 
 def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel:
-    """Returns the model, if it is a chain of so many blocks.
+    """Returns the model if it is a chain of at least `minimum` blocks.
 
     Raises:
       TypeError: If it is not.
@@ -346,7 +345,7 @@ def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel
 def _input_spec(model: ModelOrFn) -> Any:
     if is_functional(model):
         return model.input_spec
-    # A graph of its own keeps the model's variables out of the caller's.
+    # A separate graph keeps the model's variables out of the caller's graph.
     with tf.Graph().as_default():
         return model().input_spec
 
@@ -378,7 +377,7 @@ def weights_type(model: ModelOrFn) -> tff.Type:
 
 
 def trainable_specs(model: ModelOrFn) -> tuple[tf.TensorSpec, ...]:
-    """Returns what the trainable weights are like, in the model's order."""
+    """Returns the specs of the trainable weights, in the model's order."""
     trainable = weights_type(model).trainable
     return tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable)))
 

@@ -1,7 +1,7 @@
 """A `tff.learning.models.VariableModel` that keeps a functional model's metrics.
 
-`tff.learning.models.model_from_functional` reports the loss alone, weighted by
-examples; this wrapper reports all that the functional model does.
+`tff.learning.models.model_from_functional` reports only the example-weighted loss; this
+wrapper reports all metrics of the functional model.
 """
 
 import collections
@@ -91,7 +91,7 @@ class FunctionalVariableModel(tff.learning.models.VariableModel):
 
     def _finalizer(self, name: str) -> Callable[[Any], tf.Tensor]:
         def finalize(value):
-            # A functional model finalizes all of its metrics together.
+            # A functional model can only finalize all of its metrics together.
             state = collections.OrderedDict(self._model.initialize_metrics_state())
             state[name] = value
             return self._model.finalize_metrics(state)[name]

@@ -1,4 +1,4 @@
-"""Quadratic programs of multi-objective federated learning, in pure TensorFlow."""
+"""Quadratic programs for federated learning, in pure TensorFlow."""
 
 from tff_algos.solvers import box_simplex, cone, min_norm
 

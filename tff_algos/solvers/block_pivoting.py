@@ -2,7 +2,8 @@
 
 Portugal, Júdice, Vicente: "A comparison of block pivoting and interior-point algorithms
 for linear least squares problems with nonnegative variables", 1994. Guess which weights
-lie on a bound, solve for the others, move all that contradict the guess at once, repeat.
+lie on a bound, solve for the others, change all guesses that the solution contradicts
+at once, and repeat.
 """
 
 import numpy as np
@@ -19,13 +20,13 @@ from tff_algos.solvers.min_norm_problem import (
     within,
 )
 
-# The ridge of pivots, in units of the noise: by so much more than by the noise is it
-# decided how equal vectors share their weight.
+# The ridge of pivots, in units of the noise: large enough for the ridge, not the noise,
+# to decide how equal vectors share their weight.
 _SHARING = 2.0**10
 
 _MAX_PIVOTS = 12
 
-# Where a weight is guessed to be: on its lower bound, between the bounds, on its upper.
+# The guessed place of a weight: on its lower bound, between bounds, on its upper bound.
 _LOWER, _FREE, _UPPER = -1, 0, 1
 
 
@@ -36,7 +37,7 @@ def solve(
 
     Args:
       problem: The problem.
-      scaled: The same, for vectors of length 1.
+      scaled: The same problem, scaled to vectors of length 1.
       start: Weights within the bounds, float64 [n].
     """
     is_free = (problem.lower < start) & (start < problem.upper)
@@ -62,9 +63,9 @@ def solve(
 def _with_one_free(
     problem: Problem, weights: tf.Tensor, places: tf.Tensor
 ) -> tf.Tensor:
-    """The places; where all weights lie on bounds, those of the best vertex.
+    """Returns the places or, if none is free, those of the best vertex with one free.
 
-    With nothing free, the sum of the weights would not come out right.
+    Without a free weight, the sum of the weights would be wrong.
     """
     gradient = tf.linalg.matvec(problem.gram, weights)
     vertex = box_simplex.minimise_linear(
@@ -80,7 +81,7 @@ def _with_one_free(
 def _pivot(
     problem: Problem, scaled: Scaled, places: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Weights that are optimal for the places but for the bounds, and the next places."""
+    """Returns the optimal unbounded weights for the places, and the next places."""
     free = tf.equal(places, _FREE)
     bound = tf.where(tf.equal(places, _UPPER), problem.upper, problem.lower)
     fixed = tf.where(free, tf.zeros_like(bound), bound)

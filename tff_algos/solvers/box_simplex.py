@@ -1,13 +1,13 @@
-"""The box-simplex: vectors between bounds whose elements have a given sum.
+"""The box-simplex: vectors within bounds whose elements have a given sum.
 
-It is the set of weights of FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) and, with
-bounds 0 and 1, the probability simplex of agnostic federated learning (Mohri et al.,
+It is the set of weights in FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) and, with
+bounds 0 and 1, the probability simplex in agnostic federated learning (Mohri et al.,
 2019, arXiv 1902.00146).
 
-Every function takes and returns float64 [n], with n >= 0 unknown until it runs. The
-set must not be empty: `lower <= upper` and `sum(lower) <= total <= sum(upper)`, up to
-rounding. An element with `lower == upper` (a client that takes no part has 0 for both)
-keeps that value and changes nothing else.
+Every function takes and returns float64 [n], with n >= 0 possibly unknown until run
+time. The set must not be empty: `lower <= upper` and `sum(lower) <= total <=
+sum(upper)`, up to rounding. An element with `lower == upper` (0 for an excluded client)
+has that value and does not affect the others.
 """
 
 import tensorflow as tf
@@ -23,24 +23,24 @@ def project(
 ) -> tf.Tensor:
     """Returns the point of the box-simplex that is closest to `point`.
 
-    It is `clip(point - shift, lower, upper)` for the one shift that gives the right
-    sum. The sum falls piecewise linearly in the shift, so that sorting the 2n shifts
-    at which an element meets a bound finds it in O(n log n): the method of Held, Wolfe
-    and Crowder (1974) for the simplex, with upper bounds.
+    It is `clip(point - shift, lower, upper)` for the shift that gives the right sum.
+    The sum is a decreasing, piecewise linear function of the shift, so the shift is
+    found in O(n log n) by sorting the 2n shifts at which an element reaches a bound:
+    the method of Held, Wolfe and Crowder (1974) for the simplex, with upper bounds.
 
     Args:
-      point: Float64 [n], clipped to +-1e12, where float64 has 4 decimals left.
-      lower: Float64 [n], the smallest allowed values.
-      upper: Float64 [n], the largest allowed values.
-      total: Float64 [], what the elements of the result add up to.
+      point: float64 [n], clipped to +-1e12, where float64 has 4 decimals left.
+      lower: float64 [n], the smallest allowed values.
+      upper: float64 [n], the largest allowed values.
+      total: float64 [], the sum of the result's elements.
 
     Returns:
-      Float64 [n] within the bounds exactly, with the sum `total` up to rounding.
+      float64 [n], within the bounds exactly, with the sum `total` up to rounding.
     """
     total = tf.convert_to_tensor(total, tf.float64)
-    # Among large numbers the shift has a rounding error of up to 1e-4. The second one
-    # finds what is left of it among small numbers: by that little, nothing that is
-    # farther than 1 from its bounds comes back between them.
+    # For large elements the first shift has a rounding error of up to 1e-4. The second
+    # pass corrects it on clipped elements: those more than 1 outside their bounds stay
+    # outside, because the correction is much smaller.
     shifted = tf.clip_by_value(point, -_LARGEST, _LARGEST)
     for _ in range(2):
         shifted -= _shift(shifted, lower, upper, total)
@@ -55,8 +55,8 @@ def project(
 def _shift(
     point: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor, total: tf.Tensor
 ) -> tf.Tensor:
-    """The shift, float64 [], for which the clipped point has the sum `total`."""
-    # The breakpoint at 0 changes nothing and makes n = 0 no exception.
+    """Returns the shift, float64 [], at which the clipped point has the sum `total`."""
+    # The breakpoint at 0 has no effect; with it, n = 0 needs no special case.
     breakpoints = tf.concat([point - upper, point - lower, [0.0]], axis=0)
     order = tf.argsort(breakpoints)
     breakpoints = tf.gather(breakpoints, order)
@@ -78,17 +78,17 @@ def minimise_linear(
 ) -> tf.Tensor:
     """Returns a vertex of the box-simplex at which `costs'x` is smallest.
 
-    The greedy solution of the continuous knapsack problem: from the lower bounds on,
-    the cheapest elements are filled first. Of equal costs the first ones are.
+    The greedy solution of the continuous knapsack problem: starting from the lower
+    bounds, the cheapest elements are filled first (ties: the first elements).
 
     Args:
-      costs: Finite float64 [n].
-      lower: Float64 [n], the smallest allowed values.
-      upper: Float64 [n], the largest allowed values.
-      total: Float64 [], what the elements of the result add up to.
+      costs: float64 [n], finite.
+      lower: float64 [n], the smallest allowed values.
+      upper: float64 [n], the largest allowed values.
+      total: float64 [], the sum of the result's elements.
 
     Returns:
-      Float64 [n] within the bounds exactly, with the sum `total` up to rounding.
+      float64 [n], within the bounds exactly, with the sum `total` up to rounding.
     """
     order = tf.argsort(costs, stable=True)
     room = tf.gather(upper - lower, order)

@@ -1,24 +1,24 @@
-"""The projection on a cone given by rows, from inner products alone.
+"""The projection onto a cone given by rows, computed from inner products.
 
 GradMA (Luo et al., 2023, arXiv 2302.14307) corrects a gradient or a momentum g as
 little as possible, so that it opposes none of the rows G_i, which are earlier gradients
 or remembered updates:
 
-    minimise 1/2 ||v - g||^2   over v with   <G_i, v> >= qp_margin ||g|| ||G_i|| for all i.
+    minimize 1/2 ||v - g||^2   over v with   <G_i, v> >= qp_margin ||g|| ||G_i|| for all i.
 
 The solution is v = g + sum_i z_i G_i for the multipliers z of the dual problem
 
-    minimise 1/2 z'Qz + p'z   over z >= 0,   Q_ij = <G_i, G_j>,
+    minimize 1/2 z'Qz + p'z   over z >= 0,   Q_ij = <G_i, G_j>,
                                              p_i = <G_i, g> - qp_margin ||g|| ||G_i||.
 
-Rows of any length d come in only through Q and p. v does not depend on the norms of the
-rows and is proportional to that of g: both are divided out first. For the qp_margin 0, v is
-the projection of g on a cone, and z solves the non-negative least squares problem
-min ||g + sum_i z_i G_i||. Where the rows depend on each other, v is still unique, and z
-is not.
+Rows of any length d enter only through Q and p. v does not depend on the norms of the
+rows and is proportional to the norm of g: all norms are divided out first. With a
+qp_margin of 0, v is the projection of g onto a cone, and z solves the non-negative
+least squares problem min ||g + sum_i z_i G_i||. If the rows are linearly dependent, v
+is still unique, but z is not.
 
-Both solvers judge z by the residual of the conditions of Karush, Kuhn and Tucker, with
-a = Qz + p, which is what <G_i, v> exceeds its bound by:
+Both solvers judge z by the residual of the Karush-Kuhn-Tucker conditions, with
+a = Qz + p, the slack of the constraints on <G_i, v>:
 
     z_i >= 0,   a_i >= 0,   z_i a_i = 0   if and only if   max_i |min(z_i, a_i)| = 0.
 """
@@ -29,40 +29,41 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# A row is as good as zero if its norm is at most this, relative to the largest, ...
+# A row is numerically zero if its norm is at most this, relative to the largest, ...
 _SMALLEST_ROW = 1e-12
-# ... and g if its norm is at most this.
+# ... and g is numerically zero if its norm is at most this.
 _SMALLEST_NORM = 1e-30
 
-# The residual at which a solution is accepted, and the sum of the multipliers, of rows
-# and g of length 1, above which the dual problem counts as unbounded: no v exists.
+# The residual up to which a solution is accepted, and the sum of the multipliers, for
+# rows and g of length 1, above which the dual problem is treated as unbounded: no v
+# exists.
 _ACCEPTED_RESIDUAL = 1e-3
 _LARGEST_SUM = 1e8
 
 _MAX_STEPS_PER_ROW = 10
 _MAX_FEW_ROWS = 3
 
-# What is below this, relative to 1, may be nothing but rounding errors.
+# Values below this, relative to 1, may be pure rounding errors.
 _ROUNDING = 4 * np.finfo(np.float64).eps
 
 
-# The same of inner products of vectors that were computed in float32.
+# The same for inner products of vectors that were computed in float32.
 FLOAT32_TOLERANCE = 1e-6
 
 
 class ConeSolution(NamedTuple):
-    """A solution, with what it takes to judge it.
+    """A solution and its diagnostics.
 
     Attributes:
-      multipliers: Float64 [n], z >= 0, in units of norm of g per norm of G_i: v is
-        g + sum_i multipliers[i] * G_i. Zeros, so that v = g, if it is not accepted.
-      residual: Float64 [], of the conditions above, for rows and g of length 1, and
-        before zeros replaced a solution that is not accepted. NaN if g is not finite.
-      iterations: Int32 [], steps of the search; 0 if g itself is the solution.
-      accepted: Bool [], whether the residual is at most 1e-3 and the multipliers, of
-        rows and g of length 1, add up to at most 1e8. A larger sum says that no v
-        exists: a qp_margin > 0 asks too much of rows that oppose each other.
-      dropped_rows: Int32 [], how many rows were left out as they are not finite.
+      multipliers: float64 [n], z >= 0, in units of the norm of g per norm of G_i: v is
+        g + sum_i multipliers[i] * G_i. Zeros, so that v = g, if not accepted.
+      residual: float64 [], of the conditions above, for rows and g of length 1 and
+        before a solution that is not accepted is zeroed. NaN if g is not finite.
+      iterations: int32 [], steps of the search; 0 if g itself is the solution.
+      accepted: bool [], whether the residual is at most 1e-3 and the multipliers, for
+        rows and g of length 1, add up to at most 1e8. A larger sum means that no v
+        exists: with a qp_margin > 0 and opposing rows, the constraints are infeasible.
+      dropped_rows: int32 [], the number of rows excluded because they are not finite.
     """
 
     multipliers: tf.Tensor
@@ -73,14 +74,14 @@ class ConeSolution(NamedTuple):
 
 
 class _Problem(NamedTuple):
-    """Minimise 1/2 z'Qz + p'z over z >= 0, for rows and g of length 1.
+    """Minimize 1/2 z'Qz + p'z over z >= 0, for rows and g of length 1.
 
     Attributes:
-      gram: Q, float64 [n, n]; 0 where a row takes no part.
-      slopes: p, float64 [n]; 0 where a row takes no part.
-      units: Float64 [n], what z is multiplied by for the rows and g as they were.
-      finite: Bool [], whether g and the qp_margin are finite.
-      dropped_rows: Int32 [].
+      gram: Q, float64 [n, n]; 0 for excluded rows.
+      slopes: p, float64 [n]; 0 for excluded rows.
+      units: float64 [n], factors that convert z to the original rows and g.
+      finite: bool [], whether g and the qp_margin are finite.
+      dropped_rows: int32 [], as in `ConeSolution`.
     """
 
     gram: tf.Tensor
@@ -97,34 +98,33 @@ def solve(
     qp_margin: tf.Tensor | float = 0.0,
     present: tf.Tensor | None = None,
 ) -> ConeSolution:
-    """Returns the multipliers of the projection on the cone of n rows.
+    """Returns the multipliers of the projection onto the cone of n rows.
 
-    The active-set method of Lawson and Hanson (1974) for non-negative least squares, on
-    the Gram matrix. Pure TensorFlow, deterministic, for any n >= 0, which may be unknown
-    until it runs.
+    The active-set method of Lawson and Hanson (1974) for non-negative least squares,
+    applied to the Gram matrix. Pure TensorFlow and deterministic, for any n >= 0, which
+    may be unknown until run time.
 
-    Rows that are not finite, or with a norm of at most 1e-12 of the largest one, have
-    the multiplier 0 and change nothing. The multipliers are exactly zeros, with no
-    iteration, if all p_i >= 0, without rows, and if ||g|| <= 1e-30.
+    Rows that are not finite or whose norm is at most 1e-12 of the largest get the
+    multiplier 0 and have no effect. The multipliers are exactly zero, with no
+    iteration, if all p_i >= 0, if there are no rows, or if ||g|| <= 1e-30.
 
     Args:
-      gram: Float [n, n], the inner products of the rows; if it is not symmetric, its
-        symmetric part counts. They are best added up in float64: by the errors of
-        float32, rows that depend on each other contradict each other, which costs
-        digits of v.
-      products: Float [n], the inner products <G_i, g>.
-      squared_norm: Float [], ||g||^2.
-      qp_margin: Float [], the cosine that v, with the norm of g, must have with the rows.
-      present: Bool [n], the rows that take part, by default all; what the others hold
-        is ignored.
+      gram: float [n, n], the inner products of the rows; of a matrix that is not
+        symmetric, the symmetric part is used. Sum them in float64: errors of float32
+        make dependent rows contradict each other, which costs digits of v.
+      products: float [n], the inner products <G_i, g>.
+      squared_norm: float [], ||g||^2.
+      qp_margin: float [], the smallest allowed <G_i, v> / (||g|| ||G_i||).
+      present: bool [n], the rows to include, by default all; the values of other rows
+        are ignored.
 
     Returns:
       The solution; not accepted if g or the qp_margin is not finite.
 
     Raises:
-      ValueError: If the shapes do not fit together, as far as they are known.
+      ValueError: If the shapes, as far as they are known, are inconsistent.
     """
-    problem = _normalise(gram, products, squared_norm, qp_margin, present)
+    problem = _normalize(gram, products, squared_norm, qp_margin, present)
     multipliers, iterations = _traced_active_set(problem)
     multipliers.set_shape(problem.slopes.shape)
     return _solution(problem, multipliers, iterations)
@@ -137,31 +137,30 @@ def solve_few(
     qp_margin: tf.Tensor | float = 0.0,
     tolerance: float = _ROUNDING,
 ) -> ConeSolution:
-    """Returns what `solve` does for up to three rows, without control flow.
+    """Solves the problem of `solve` for up to three rows, without control flow.
 
-    All 2^n sets of active rows are solved in closed form at once, and the smallest one
-    that is optimal up to the tolerance is chosen. It is made for one problem per client
-    and local step, and runs under `tf.vectorized_map`.
+    All 2^n sets of active rows are solved at once in closed form; the smallest set that
+    is optimal up to the tolerance is chosen. Intended for one problem per client and
+    local step; runs under `tf.vectorized_map`.
 
-    Two rows that are opposite but for rounding errors leave a cone whose width is
-    nothing but these errors, and whose exact projection follows them. A tolerance above
-    the errors leaves one of the two rows out instead.
+    If two rows are opposite up to rounding errors, the cone's width and the exact
+    projection are determined by these errors alone. A tolerance above the errors makes
+    one of the two rows inactive instead.
 
     Args:
-      gram: Float [n, n], as in `solve`, with a static n <= 3.
-      products: Float [n], the inner products <G_i, g>.
-      squared_norm: Float [], ||g||^2.
-      qp_margin: Float [], as in `solve`.
-      tolerance: The residual, of rows and g of length 1 and relative to 1 + the sum of
-        the multipliers, up to which a set of active rows counts as optimal; by default
-        the rounding error of float64. `FLOAT32_TOLERANCE` is for rows computed in
-        float32.
+      gram: float [n, n], as in `solve`, with a static n <= 3.
+      products: float [n], the inner products <G_i, g>.
+      squared_norm: float [], ||g||^2.
+      qp_margin: float [], as in `solve`.
+      tolerance: The residual up to which a set of active rows is optimal, for rows and
+        g of length 1 and relative to 1 + the sum of the multipliers; by default
+        float64's rounding error. Use `FLOAT32_TOLERANCE` for rows computed in float32.
 
     Returns:
       The solution; its number of iterations is 1, or 0 if g itself is the solution.
 
     Raises:
-      ValueError: If n is unknown or larger than 3, or the shapes do not fit together.
+      ValueError: If n is unknown or larger than 3, or the shapes are inconsistent.
     """
     products = _as_float64(products)
     size = products.shape[0] if products.shape.rank == 1 else None
@@ -170,11 +169,11 @@ def solve_few(
             f"Expected products to have a static shape [n] with n <= {_MAX_FEW_ROWS}, "
             f"found {products.shape}; use solve for other numbers of rows."
         )
-    problem = _normalise(gram, products, squared_norm, qp_margin, None)
+    problem = _normalize(gram, products, squared_norm, qp_margin, None)
     return _solution(problem, *_best_active_set(problem, tolerance))
 
 
-def _normalise(
+def _normalize(
     gram: tf.Tensor,
     products: tf.Tensor,
     squared_norm: tf.Tensor,
@@ -212,7 +211,7 @@ def _normalise(
 
 
 def _as_float64(value: tf.Tensor | float) -> tf.Tensor:
-    # Without the hint, a Python number would be rounded to float32 on the way.
+    # Without the hint, a Python number would be rounded to float32.
     return tf.cast(tf.convert_to_tensor(value, dtype_hint=tf.float64), tf.float64)
 
 
@@ -240,10 +239,10 @@ def _check_shapes(
 def _is_finite_row(
     gram: tf.Tensor, products: tf.Tensor, present: tf.Tensor
 ) -> tf.Tensor:
-    """Bool [n]: the row has finite inner products with itself, g and such rows."""
+    """Returns which rows have finite inner products with each other and with g."""
     squares = tf.linalg.diag_part(gram)
-    # A row with one bad element makes inner products of all other rows with it bad:
-    # its own square tells it from them.
+    # A non-finite row makes the inner products of all other rows with it non-finite;
+    # its own square distinguishes it from them.
     candidate = present & tf.math.is_finite(squares) & tf.math.is_finite(products)
     is_finite = tf.math.is_finite(gram + tf.transpose(gram))
     return candidate & tf.reduce_all(is_finite | ~candidate, axis=1)
@@ -252,7 +251,7 @@ def _is_finite_row(
 def _solution(
     problem: _Problem, multipliers: tf.Tensor, iterations: tf.Tensor
 ) -> ConeSolution:
-    """The solution with the multipliers of rows and g of length 1, float64 [n]."""
+    """Returns the solution, from float64 [n] multipliers for rows and g of length 1."""
     residual = _residual(multipliers, _gradient(problem, multipliers))
     is_bounded = tf.reduce_sum(multipliers) <= _LARGEST_SUM
     accepted = problem.finite & is_bounded & (residual <= _ACCEPTED_RESIDUAL)
@@ -266,22 +265,22 @@ def _solution(
 
 
 def _gradient(problem: _Problem, multipliers: tf.Tensor) -> tf.Tensor:
-    """a = Qz + p, float64 [..., n], for z of this shape."""
+    """Returns a = Qz + p, float64 [..., n], for z of the same shape."""
     return tf.linalg.matvec(problem.gram, multipliers) + problem.slopes
 
 
 def _residual(multipliers: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """How far the conditions for z >= 0 are from being met, float64 [...]."""
+    """Returns the largest violation of the conditions, for z >= 0, float64 [...]."""
     violations = tf.abs(tf.minimum(multipliers, gradient))
-    # Without rows, the largest violation would be -infinity.
+    # Without rows, the maximum would be -infinity.
     return tf.maximum(tf.reduce_max(violations, axis=-1), 0.0)
 
 
 def _make_convex(problem: _Problem) -> _Problem:
-    """The problem without the negative curvature that only rounding errors bring.
+    """Returns the problem without negative curvature, which is due to rounding errors.
 
-    That of inner products in float32 tells how large the errors are: the smallest
-    curvature becomes that large, so that the errors of p cannot make z grow either.
+    The most negative curvature measures the size of the errors. The smallest curvature
+    becomes that large, so that errors of p cannot make z grow either.
     """
     lowest = tf.reduce_min(tf.concat([tf.linalg.eigvalsh(problem.gram), [0.0]], axis=0))
     shift = -2 * lowest * tf.eye(tf.size(problem.slopes), dtype=tf.float64)
@@ -289,13 +288,13 @@ def _make_convex(problem: _Problem) -> _Problem:
 
 
 class _Iterate(NamedTuple):
-    """Multipliers, of which those that are not free are 0.
+    """An iterate of the active-set method; multipliers that are not free are 0.
 
     Attributes:
       multipliers: z >= 0, float64 [n].
       gradient: a = Qz + p, float64 [n].
-      free: Bool [n].
-      settled: Bool [], whether z minimises over the free multipliers.
+      free: bool [n].
+      settled: bool [], whether z is the minimum over the free multipliers.
     """
 
     multipliers: tf.Tensor
@@ -308,7 +307,7 @@ _SCALAR = tf.TensorSpec([], tf.bool)
 _VECTOR = tf.TensorSpec([None], tf.float64)
 
 
-# Traced once: its many ops would take long in every computation that solves.
+# Traced once: tracing its many ops in every computation that uses it would be slow.
 @tf.function(
     input_signature=[
         _Problem(
@@ -326,7 +325,7 @@ def _traced_active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
-    """The multipliers and the number of steps."""
+    """Returns the multipliers and the number of steps."""
     size = tf.size(problem.slopes)
 
     def goes_on(_, iterate):
@@ -351,9 +350,10 @@ def _active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _next_iterate(problem: _Problem, iterate: _Iterate) -> _Iterate:
-    """A step towards the minimum over the free multipliers, until one of them is 0.
+    """Takes a step towards the minimum over the free multipliers.
 
-    Once at that minimum, the multiplier whose gradient is the lowest becomes free.
+    The step ends early if a multiplier reaches 0. At the minimum, the multiplier with
+    the lowest gradient becomes free.
     """
     multipliers, gradient, free, settled = iterate
     costs = tf.where(free, tf.constant(np.inf, tf.float64), gradient)
@@ -378,12 +378,12 @@ def _next_iterate(problem: _Problem, iterate: _Iterate) -> _Iterate:
 def _newton_direction(
     gram: tf.Tensor, gradient: tf.Tensor, free: tf.Tensor
 ) -> tf.Tensor:
-    """The way to the minimum over the free multipliers, float64 [n], else 0.
+    """Returns the step to the minimum over the free multipliers, float64 [n], else 0.
 
-    Where rows depend on each other, the matrix is singular up to rounding. A ridge that
-    is above the rounding keeps the step short in those directions, in which the
-    objective hardly changes. It does not change where the steps end: the next one
-    starts with the gradient at hand, without a ridge.
+    If rows are linearly dependent, the matrix is singular up to rounding. A ridge above
+    the rounding errors keeps the step short in the directions in which the objective
+    hardly changes. It does not move the fixed point of the steps, because gradients are
+    computed without the ridge.
     """
     rows = tf.where(free)[:, 0]
     block = tf.gather(tf.gather(gram, rows), rows, axis=1)
@@ -397,17 +397,18 @@ def _newton_direction(
 def _best_active_set(
     problem: _Problem, tolerance: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The multipliers, and whether there are any, int32 []."""
+    """Returns the multipliers, and 1 if any is positive, else 0, int32 []."""
     size = problem.slopes.shape[0]
-    # [2^n, n]; the smallest sets come first.
+    # [2^n, n], smallest sets first.
     sets = sorted(itertools.product([0.0, 1.0], repeat=size), key=sum)
     sets = tf.constant(sets, tf.float64, shape=[2**size, size])
     pairs = sets[:, :, tf.newaxis] * sets[:, tf.newaxis, :]
     candidates = _solve_semidefinite(pairs * problem.gram, -sets * problem.slopes)
     candidates = tf.maximum(candidates, 0.0)
 
-    # Rounding errors grow with the multipliers; next to multipliers that grow without
-    # bound, which say that there is no solution, no residual is large.
+    # The residuals are relative because rounding errors grow with the multipliers. An
+    # infeasible problem, with multipliers that grow without bound, is not detected by
+    # its residual but by their sum.
     residuals = _residual(candidates, _gradient(problem, candidates))
     relative = residuals / (1 + tf.reduce_sum(candidates, axis=-1))
     best = tf.argmin(tf.maximum(relative, tolerance))
@@ -416,18 +417,18 @@ def _best_active_set(
 
 
 def _solve_semidefinite(matrices: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Solves systems with diagonals of 1, or 0 for an unknown that takes no part.
+    """Solves systems with diagonals of 1, or 0 for excluded unknowns.
 
     Gaussian elimination without row exchanges, which is backward stable for positive
-    semidefinite matrices. A pivot is negative only by rounding errors and tells their
-    size: that size is used as the pivot.
+    semidefinite matrices. A pivot is negative only because of rounding errors, so its
+    absolute value, which measures them, is used as the pivot.
 
     Args:
-      matrices: Float64 [k, n, n] with a static n.
-      targets: Float64 [k, n].
+      matrices: float64 [k, n, n] with a static n.
+      targets: float64 [k, n].
 
     Returns:
-      Float64 [k, n].
+      float64 [k, n].
     """
     if targets.shape[-1] == 0:
         return targets

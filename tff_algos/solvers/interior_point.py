@@ -1,8 +1,8 @@
 """A primal-dual interior-point method for the min-norm problem.
 
-Mehrotra: "On the implementation of a primal-dual interior point method", 1992: a predictor
-and a corrector with one Cholesky factorization a step. It takes some thirty steps whatever
-the vectors, also where they depend on each other.
+Mehrotra: "On the implementation of a primal-dual interior point method", 1992: a
+predictor and a corrector with one Cholesky factorization per step. It takes about
+thirty steps for any vectors, including linearly dependent ones.
 """
 
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from tff_algos.solvers.min_norm_problem import (
 )
 
 _MAX_STEPS = 80
-# Steps without a smaller gap, after which there will be none.
+# The search ends after this many steps without a smaller gap.
 _PATIENCE = 6
-# Steps go this far towards the bounds, and end at products this small.
+# Steps go this fraction of the way to the bounds; products are at least this large.
 _STEP_TO_BOUNDARY = 0.995
 _SMALLEST_PRODUCT = 1e-280
 
@@ -33,12 +33,12 @@ class _Interior(NamedTuple):
     """A point of the interior-point method, for x, C and c = 1 / norms.
 
     Attributes:
-      x: Float64 [n], strictly between the bounds; 0 where a weight cannot move.
+      x: float64 [n], strictly between the bounds; 0 for fixed weights.
       level: The multiplier of the sum, float64 [].
       above: x minus its lower bound, float64 [n], > 0.
       below: The upper bound minus x, float64 [n], > 0.
       push_up: The multipliers of the lower bounds, float64 [n], > 0.
-      push_down: Those of the upper bounds, float64 [n], > 0.
+      push_down: The multipliers of the upper bounds, float64 [n], > 0.
     """
 
     x: tf.Tensor
@@ -50,7 +50,7 @@ class _Interior(NamedTuple):
 
 
 class _InteriorProblem(NamedTuple):
-    """Minimise 1/2 x'Cx + pull'x with c'x given, of the weights that can move."""
+    """Minimize 1/2 x'Cx + pull'x with c'x given, over weights that are not fixed."""
 
     moves: tf.Tensor
     cosines: tf.Tensor
@@ -67,10 +67,10 @@ def solve(
 
     Args:
       problem: The problem.
-      scaled: The same, for vectors of length 1.
-      best: What to return where no step leads to a smaller gap.
+      scaled: The same problem, scaled to vectors of length 1.
+      best: The weights to return if no step leads to a smaller gap.
     """
-    interior, first = _centre(problem, scaled)
+    interior, first = _center(problem, scaled)
 
     def weights_of(point):
         weights = problem.lower + point.above * scaled.inverses
@@ -97,8 +97,8 @@ def solve(
     return best.weights, count
 
 
-def _centre(problem: Problem, scaled: Scaled) -> tuple[_InteriorProblem, _Interior]:
-    """The problem of the weights that can move, and a point in the middle of it."""
+def _center(problem: Problem, scaled: Scaled) -> tuple[_InteriorProblem, _Interior]:
+    """Returns the problem of the weights that are not fixed, and an interior point."""
     moves = problem.lower < problem.upper
     nothing, one = tf.zeros_like(problem.lower), tf.ones_like(problem.lower)
     room = problem.upper - problem.lower
@@ -127,7 +127,7 @@ def _centre(problem: Problem, scaled: Scaled) -> tuple[_InteriorProblem, _Interi
 
 
 def _mean_product(interior: _InteriorProblem, point: _Interior) -> tf.Tensor:
-    """How far a point is from the boundary, squared, on average, float64 []."""
+    """Returns the mean complementarity product, float64 []."""
     products = point.above * point.push_up + point.below * point.push_down
     products = tf.where(interior.moves, products, tf.zeros_like(products))
     count = tf.math.count_nonzero(interior.moves, dtype=tf.float64)
@@ -135,7 +135,7 @@ def _mean_product(interior: _InteriorProblem, point: _Interior) -> tf.Tensor:
 
 
 def _step(interior: _InteriorProblem, point: _Interior) -> _Interior:
-    """A predictor and a corrector with one factorization."""
+    """Takes a predictor-corrector step with one factorization."""
     stiffness = point.push_up / point.above + point.push_down / point.below
     one = tf.ones_like(stiffness)
     diagonal = tf.linalg.diag(tf.where(interior.moves, stiffness, one))
@@ -151,7 +151,7 @@ def _step(interior: _InteriorProblem, point: _Interior) -> _Interior:
     along_sum = solve_with(interior.inverses)
 
     def direction(up, down):
-        """The Newton step for products that change by `up` and `down`."""
+        """Returns the Newton step that changes the products by `up` and `down`."""
         side = up / point.above - down / point.below - residual
         moved = solve_with(tf.where(interior.moves, side, tf.zeros_like(side)))
         level = (lacking - dot(interior.inverses, moved)) / (
@@ -165,7 +165,7 @@ def _step(interior: _InteriorProblem, point: _Interior) -> _Interior:
         return _Interior(moved, level, moved, -moved, push_up, push_down)
 
     def lengths(step):
-        """How far the point and the multipliers may go along it."""
+        """Returns the largest primal and dual step lengths."""
         return tf.minimum(
             _reach(point.above, step.above), _reach(point.below, step.below)
         ), tf.minimum(
@@ -185,7 +185,7 @@ def _step(interior: _InteriorProblem, point: _Interior) -> _Interior:
     following = _advance(
         point, corrector, _STEP_TO_BOUNDARY * primal, _STEP_TO_BOUNDARY * dual
     )
-    # A weight that cannot move keeps what it has: nothing shall be zero.
+    # Slacks of fixed weights stay 1, because divisors must not be zero.
     return _Interior(
         following.x,
         following.level,
@@ -211,6 +211,6 @@ def _advance(
 
 
 def _reach(values: tf.Tensor, changes: tf.Tensor) -> tf.Tensor:
-    """The multiple of the changes, 1 at most, that leaves no value negative."""
+    """Returns the largest multiple of the changes, up to 1, that keeps values >= 0."""
     multiples = tf.where(changes < 0, -values / changes, tf.ones_like(values))
     return tf.reduce_min(tf.concat([multiples, [1.0]], axis=0))

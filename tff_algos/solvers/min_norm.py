@@ -1,23 +1,24 @@
-"""The min-norm point: the shortest mixture of vectors, from their Gram matrix.
+"""The min-norm point: the shortest combination of vectors, from their Gram matrix.
 
 FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) weights the clients' updates g_i so that
-d = sum_i w_i g_i is as short as possible: with no bound but w >= 0 it is the direction
-of steepest common descent (Désidéri, 2012). With K_ij = <g_i, g_j> the problem is
+d = sum_i w_i g_i is as short as possible: if w >= 0 is the only bound, d is the
+direction of steepest common descent (Désidéri, 2012). With K_ij = <g_i, g_j> the
+problem is
 
-    minimise 1/2 w'Kw   over   lower <= w <= upper,  sum(w) = sum(start).
+    minimize 1/2 w'Kw   over   lower <= w <= upper,  sum(w) = sum(start).
 
-It is solved in two stages, each judged by the certificate of Frank and Wolfe, the gap
-w'Kw - min_v v'Kw >= (w'Kw - optimum) / 2, over the v that are allowed for w:
+It is solved in two stages, each judged by the Frank-Wolfe certificate, the gap
+w'Kw - min_v v'Kw >= (w'Kw - optimum) / 2, over all feasible v:
 
 1. Block principal pivoting (Portugal, Júdice and Vicente, 1994): guess which weights lie
-   on a bound, solve for the others, move all that contradict the guess at once, repeat.
-   A handful of Cholesky factorizations, and weights that are exactly on their bounds.
-   Where vectors depend on each other it may cycle.
-2. Then a primal-dual interior-point method (Mehrotra, 1992), which does not: some thirty
-   factorizations, whatever the vectors.
+   on a bound, solve for the others, change all guesses that the solution contradicts at
+   once, and repeat. It takes a handful of Cholesky factorizations and returns weights
+   exactly on their bounds, but may cycle if vectors are linearly dependent.
+2. If it fails, a primal-dual interior-point method (Mehrotra, 1992), which does not
+   cycle and takes about thirty factorizations for any vectors.
 
-Both work with vectors scaled to length 1, x_i = ||g_i|| w_i, so that norms may differ by
-any number of decades.
+Both scale vectors to length 1, x_i = ||g_i|| w_i, so norms may differ by many orders of
+magnitude.
 """
 
 from typing import NamedTuple
@@ -37,24 +38,24 @@ from tff_algos.solvers.min_norm_problem import (
     scale,
 )
 
-# The gap, relative to ||d||^2, below which a solution is accepted, and how many times the
-# noise of K it may seem to be.
+# The gap below which a solution is accepted: relative to ||d||^2, and in multiples of
+# the noise of K.
 _ACCEPTED_GAP = 1e-6
 _ACCEPTED_NOISE = 64
 
 
 class MinNormSolution(NamedTuple):
-    """A solution, with what it takes to judge it.
+    """A solution and its diagnostics.
 
     Attributes:
-      weights: Float64 [n], within the bounds exactly.
-      gap: Float64 [], in units of the Gram matrix: an upper bound of half of what
-        ||d||^2 exceeds its minimum by. NaN if an argument was not finite.
-      iterations: Int32 [], pivots and interior steps together; 0 if the start is
-        optimal.
-      accepted: Bool [], whether the gap is at most 1e-6 of ||d||^2, or explained by
-        rounding errors. If not, the weights are the best that were found: the caller
-        decides what to do.
+      weights: float64 [n], within the bounds exactly.
+      gap: float64 [], in units of the Gram matrix: an upper bound on half of the excess
+        of ||d||^2 over its minimum. NaN if an argument is not finite.
+      iterations: int32 [], the number of pivots and interior-point steps; 0 if the
+        start is optimal.
+      accepted: bool [], whether the gap is at most 1e-6 of ||d||^2 or explained by
+        rounding errors. If not, the weights are the best found, and the caller decides
+        whether to use them.
     """
 
     weights: tf.Tensor
@@ -66,25 +67,26 @@ class MinNormSolution(NamedTuple):
 def solve(
     gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor, start: tf.Tensor
 ) -> MinNormSolution:
-    """Returns the weights of the shortest mixture of vectors with a Gram matrix.
+    """Returns the weights of the shortest combination of vectors with a Gram matrix.
 
-    Pure TensorFlow, deterministic, for any n >= 0, which may be unknown until it
-    runs. If `start` is optimal, as it is if the bounds leave no choice, then it is
-    returned bit for bit. A row that takes no part has 0 for both bounds; what it holds
-    is ignored. Where several weights are optimal, they all give the same d.
+    Pure TensorFlow and deterministic, for any n >= 0, which may be unknown until run
+    time. If `start` is optimal, as when it is the only feasible point, it is returned
+    bit-identical. An excluded row has 0 for both bounds; its values are ignored. If
+    several weights are optimal, they all give the same d.
 
     Args:
-      gram: Float [n, n], the inner products of the n vectors; if it is not symmetric,
-        its symmetric part counts.
-      lower: Float [n], the smallest allowed weights.
-      upper: Float [n], the largest allowed weights.
-      start: Float [n], weights within the bounds; their sum is the sum of the result.
+      gram: float [n, n], the inner products of the n vectors; of a matrix that is not
+        symmetric, the symmetric part is used.
+      lower: float [n], the smallest allowed weights.
+      upper: float [n], the largest allowed weights.
+      start: float [n], weights within the bounds; their sum is the sum of the result.
 
     Returns:
-      The solution. If an argument is not finite, it is the start, not accepted.
+      The solution. If an argument is not finite, its weights are `start`, and it is
+      not accepted.
 
     Raises:
-      ValueError: If the shapes do not fit together, as far as they are known.
+      ValueError: If the shapes, as far as they are known, are inconsistent.
     """
     gram, lower, upper, start = (
         tf.cast(tensor, tf.float64) for tensor in (gram, lower, upper, start)
@@ -99,7 +101,7 @@ _VECTOR = tf.TensorSpec([None], tf.float64)
 _MATRIX = tf.TensorSpec([None, None], tf.float64)
 
 
-# Traced once: its many ops would take seconds in every computation that solves.
+# Traced once: tracing its many ops takes seconds, in every computation that uses it.
 @tf.function(input_signature=[_MATRIX, _VECTOR, _VECTOR, _VECTOR], autograph=False)
 def _solve(
     gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor, start: tf.Tensor
@@ -124,7 +126,8 @@ def _solve(
     gap, final = certificate(problem._replace(noise=noise), weights)
     gap = tf.where(finite, gap, tf.constant(np.nan, tf.float64))
     square = dot(weights, tf.linalg.matvec(gram, weights))
-    # Weights are known to the rounding error of their sum, and d to that of the longest.
+    # Weights are known up to the rounding error of their sum, and d up to that error
+    # times the length of the longest vector, which is 1.
     zero = (4 * EPSILON * problem.total) ** 2
     noise = _ACCEPTED_NOISE / FINAL_NOISE * final
     accepted = gap <= tf.maximum(tf.maximum(_ACCEPTED_GAP * square, zero), noise)
@@ -150,7 +153,7 @@ def _check_shapes(
 def _search(
     problem: Problem, start: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The weights, the number of iterations that they took, and the noise found."""
+    """Returns the weights, the number of iterations, and the noise found."""
     scaled = scale(problem)
     problem = problem._replace(noise=scaled.noise)
     pivoted, num_pivots = block_pivoting.solve(problem, scaled, start)

@@ -1,4 +1,4 @@
-"""The min-norm problem: its certificate, its scale, and what lies within its bounds."""
+"""The min-norm problem: its certificate, its scaling, and its feasible points."""
 
 from typing import NamedTuple
 
@@ -7,24 +7,25 @@ import tensorflow as tf
 
 from tff_algos.solvers import box_simplex
 
-# The gaps, relative to the largest K_ii and to ||d||^2, below which a search ends. The gap
-# bounds ||d - d*||^2 / 2: without the second, d would be known to five digits at best.
+# The gaps, relative to the largest K_ii and to ||d||^2, below which a search ends. The
+# gap bounds ||d - d*||^2 / 2: without the second, d would have at most five digits.
 _FINAL_GAP = 1e-10
 _FINAL_GAP_OF_SQUARED_NORM = 1e-12
-# How many times the noise of K the gap may seem to be where a search ends.
+# The gap, in multiples of the noise of K, below which a search ends.
 FINAL_NOISE = 8
 
-# Norms below this, of a largest norm of 1, count as this: their squares underflow.
+# The smallest norm, relative to the largest; squares of smaller norms underflow.
 _SMALLEST_NORM = 1e-60
 
 EPSILON = np.finfo(np.float64).eps
 
 
 class Problem(NamedTuple):
-    """Minimise 1/2 w'Kw over a box-simplex; the largest K_ii is 1, or 0.
+    """Minimize 1/2 w'Kw over a box-simplex; the largest K_ii is 1, or 0.
 
     `noise` bounds the errors of K, float64 [], relative to the norms of its vectors:
-    those of float64, or what negative curvature tells, as no Gram matrix has any.
+    float64's rounding errors, or the negative curvature, which is due to errors because
+    an exact Gram matrix has none.
     """
 
     gram: tf.Tensor
@@ -35,19 +36,19 @@ class Problem(NamedTuple):
 
 
 def restrict(gram: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """The Gram matrix, with zeros but in the given rows and columns, bool [n]."""
+    """Returns the Gram matrix with all other rows and columns zeroed, bool [n]."""
     return tf.where(rows & rows[:, tf.newaxis], gram, tf.zeros_like(gram))
 
 
 def certificate(problem: Problem, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The Frank-Wolfe gap of weights, and the gap at which the search ends."""
+    """Returns the Frank-Wolfe gap of weights and the gap at which the search ends."""
     gradient = tf.linalg.matvec(problem.gram, weights)
     vertex = box_simplex.minimise_linear(
         gradient, problem.lower, problem.upper, problem.total
     )
     difference = weights - vertex
-    # The elements of the difference add up to zero only up to rounding, which a large
-    # gradient would magnify; what all elements of the gradient share does not matter.
+    # The difference sums to zero only up to rounding errors, which a large gradient
+    # would magnify. Subtracting a constant from the gradient does not change the gap.
     shared = tf.math.divide_no_nan(dot(gradient, vertex), problem.total)
     gap = tf.maximum(dot(difference, gradient - shared), 0.0)
     rounding = dot(tf.abs(difference), tf.linalg.matvec(tf.abs(problem.gram), weights))
@@ -61,12 +62,12 @@ def dot(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 class Scaled(NamedTuple):
-    """The problem for x_i = norm_i * w_i: minimise 1/2 x'Cx with sum(x / norms) given.
+    """The problem for x_i = norm_i * w_i: minimize 1/2 x'Cx with sum(x / norms) given.
 
     Attributes:
       cosines: C, float64 [n, n].
-      ridge: What makes C positive definite beyond its noise, float64 [n, n]. Only
-        factorizations have it, so that it shortens steps but does not move their end.
+      ridge: float64 [n, n], makes C positive definite beyond its noise. Used only in
+        factorizations, where it shortens steps but does not move their fixed point.
       inverses: 1 / norm_i, float64 [n].
       noise: As in `Problem`.
     """
@@ -88,9 +89,9 @@ def scale(problem: Problem) -> Scaled:
 
 
 def within(problem: Problem, weights: tf.Tensor) -> tf.Tensor:
-    """Weights within the bounds and with the right sum, close to given ones.
+    """Returns weights within the bounds and with the right sum, close to given ones.
 
-    What the sum lacks goes to the shortest vectors, which change the mixture least.
+    The error of the sum goes to the shortest vectors, which change d least.
     """
     weights = tf.clip_by_value(weights, problem.lower, problem.upper)
     lack = problem.total - tf.reduce_sum(weights)
@@ -103,7 +104,7 @@ def within(problem: Problem, weights: tf.Tensor) -> tf.Tensor:
 
 
 class Judged(NamedTuple):
-    """Weights, float64 [n], with their gap and whether the search ends with them."""
+    """Weights, float64 [n], with their gap and whether the search ends at them."""
 
     weights: tf.Tensor
     gap: tf.Tensor
@@ -116,7 +117,7 @@ def judge(problem: Problem, weights: tf.Tensor) -> Judged:
 
 
 def better(best: Judged, other: Judged) -> Judged:
-    """The one with the smaller gap; the first if they are equally good."""
+    """Returns the weights with the smaller gap; the first if they are tied."""
     is_better = other.gap < best.gap
     return Judged(
         *(tf.where(is_better, new, old) for new, old in zip(other, best, strict=True))

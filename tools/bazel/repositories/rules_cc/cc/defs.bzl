@@ -1,4 +1,4 @@
-"""Stands for rules_cc: forwards to the native rules."""
+"""Replaces rules_cc: forwards to the native rules."""
 
 cc_binary = native.cc_binary
 cc_import = native.cc_import

@@ -1,4 +1,4 @@
-"""Stands for rules_java: forwards to the native rules."""
+"""Replaces rules_java: forwards to the native rules."""
 
 java_binary = native.java_binary
 java_import = native.java_import
