@@ -74,9 +74,9 @@ class AdultOptions:
       initializer: Initial weights: zeros, or uniform in +-1 / sqrt(99) like PyTorch's,
         drawn by --seed.
       partition: Division of the people: phd (two clients, people with a doctorate and
-        all others), phd_off_by_one (as in the code of Hu et al.: a client trains on the
-        successors of 4/5 of its people), iid:N, shards:K[:N] (of sorted labels) or
-        dirichlet:ALPHA[:N]; N clients, 100 if omitted.
+        all others), phd_off_by_one (as in the code of Hu et al.: indices off by one,
+        and 1/5 of each client's people unused), iid:N, shards:K[:N] (of sorted labels)
+        or dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 
     model: Annotated[Literal["linear"], hparam()] = "linear"

@@ -205,9 +205,9 @@ def _raster_positions(
     """
     n = len(labels)
     shake = style.shakiness
-    centre = (IMAGE_SIZE - 1) / 2
+    center = (IMAGE_SIZE - 1) / 2
     y, x = np.mgrid[:IMAGE_SIZE, :IMAGE_SIZE].reshape(2, -1).astype(np.float32)
-    x, y = x - centre, y - centre
+    x, y = x - center, y - center
     u, v = (np.pi / IMAGE_SIZE) * x, (np.pi / IMAGE_SIZE) * y
     basis = np.stack([np.sin(2 * u), np.sin(2 * v), np.cos(u + v), np.cos(u - v)])
     warp = style.warp + rng.normal(0.0, 0.3 * shake, (n, 2, 4))

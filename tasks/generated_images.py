@@ -238,11 +238,11 @@ def _tints(
     return background, shape
 
 
-def _color(grey: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
+def _color(gray: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """Returns float32 [n, 1, 1, 3]: gray, shifted towards a hue with the same mean."""
     phases = 2.0 * np.pi * (turns[:, np.newaxis] - np.arange(3) / 3.0)
-    colour = grey[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
-    clipped = np.clip(colour, 0.0, 1.0).astype(np.float32)
+    color = gray[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
+    clipped = np.clip(color, 0.0, 1.0).astype(np.float32)
     return clipped[:, np.newaxis, np.newaxis]
 
 
@@ -262,17 +262,17 @@ def _contrasting_colors(
         for sign in (1.0, -1.0)
     )
     return tuple(
-        np.clip(colour, 0.0, 1.0).astype(np.float32) for colour in (background, shape)
+        np.clip(color, 0.0, 1.0).astype(np.float32) for color in (background, shape)
     )
 
 
 def _grid() -> tuple[np.ndarray, np.ndarray]:
     """Returns rows and columns from the center, float32 [1, 32, 32] each."""
     rows, columns = np.mgrid[:SHAPE_IMAGE_SIZE, :SHAPE_IMAGE_SIZE]
-    centre = (SHAPE_IMAGE_SIZE - 1) / 2
+    center = (SHAPE_IMAGE_SIZE - 1) / 2
     return (
-        (rows - centre).astype(np.float32)[np.newaxis],
-        (columns - centre).astype(np.float32)[np.newaxis],
+        (rows - center).astype(np.float32)[np.newaxis],
+        (columns - center).astype(np.float32)[np.newaxis],
     )
 
 
@@ -280,9 +280,9 @@ def _column(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)[:, np.newaxis, np.newaxis]
 
 
-def _textured(colour: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _textured(color: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Returns float32 [n, 32, 32, 3]: a color with waves of random direction."""
-    n = len(colour)
+    n = len(color)
     rows, columns = _grid()
     angle, phase = rng.uniform(0.0, 2.0 * np.pi, (2, n))
     frequency = rng.uniform(0.1, 1.2, n)
@@ -292,7 +292,7 @@ def _textured(colour: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         + _column(phase)
     )
     strength = rng.uniform(0.0, 0.12, (n, 1, 1, 3)).astype(np.float32)
-    return colour + strength * wave[..., np.newaxis]
+    return color + strength * wave[..., np.newaxis]
 
 
 def _painted(images: np.ndarray, paint: np.ndarray, cover: np.ndarray) -> np.ndarray:

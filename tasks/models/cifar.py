@@ -78,10 +78,10 @@ def _max_pool2d(x: tf.Tensor) -> tf.Tensor:
 
 
 def _cnn_lrn(rng: np.random.Generator, num_classes: int) -> list[Block]:
-    normalised = layer(pairwise_response_normalisation)
+    normalized = layer(pairwise_response_normalisation)
     return [
-        chain(conv2d(rng, 5, 3, 64, "VALID"), RELU, MAX_POOL, normalised),
-        chain(conv2d(rng, 5, 64, 64, "VALID"), RELU, normalised, MAX_POOL, FLATTEN),
+        chain(conv2d(rng, 5, 3, 64, "VALID"), RELU, MAX_POOL, normalized),
+        chain(conv2d(rng, 5, 64, 64, "VALID"), RELU, normalized, MAX_POOL, FLATTEN),
         chain(dense(rng, 5 * 5 * 64, 384), RELU),
         chain(dense(rng, 384, 192), RELU),
         dense(rng, 192, num_classes),

@@ -46,12 +46,12 @@ def batch_norm(
     if not batch_statistics:
         output = _affine(x - moving_mean, moving_variance, gamma, beta)
         return output, (moving_mean, moving_variance)
-    centred, mean, variance = _moments(x, range(x.shape.rank - 1))
+    centered, mean, variance = _moments(x, range(x.shape.rank - 1))
     count = tf.cast(tf.size(x) // x.shape[-1], x.dtype)
     unbiased = variance * (count / tf.maximum(count - 1.0, 1.0))
     unbiased = tf.where(count > 1.0, unbiased, moving_variance)
     moved = (_moved(moving_mean, mean), _moved(moving_variance, unbiased))
-    return _affine(centred, variance, gamma, beta), moved
+    return _affine(centered, variance, gamma, beta), moved
 
 
 def group_norm(
@@ -71,11 +71,11 @@ def group_norm(
     *pixels, channels = x.shape[1:]
     grouped = tf.reshape(x, [-1, *pixels, num_groups, channels // num_groups])
     rank = grouped.shape.rank
-    centred, _, variance = _moments(
+    centered, _, variance = _moments(
         grouped, [*range(1, rank - 2), rank - 1], keepdims=True
     )
-    normalised = centred * tf.math.rsqrt(variance + EPSILON)
-    return tf.reshape(normalised, [-1, *pixels, channels]) * gamma + beta
+    normalized = centered * tf.math.rsqrt(variance + EPSILON)
+    return tf.reshape(normalized, [-1, *pixels, channels]) * gamma + beta
 
 
 def _moments(
@@ -84,14 +84,14 @@ def _moments(
     """Returns `x` minus its mean, the mean, and the biased variance."""
     axes = list(axes)
     mean = tf.reduce_mean(x, axes, keepdims)
-    centred = x - mean
-    return centred, mean, tf.reduce_mean(tf.square(centred), axes, keepdims)
+    centered = x - mean
+    return centered, mean, tf.reduce_mean(tf.square(centered), axes, keepdims)
 
 
 def _affine(
-    centred: tf.Tensor, variance: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
+    centered: tf.Tensor, variance: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
 ) -> tf.Tensor:
-    return centred * (tf.math.rsqrt(variance + EPSILON) * gamma) + beta
+    return centered * (tf.math.rsqrt(variance + EPSILON) * gamma) + beta
 
 
 def _moved(moving: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:

@@ -64,7 +64,7 @@ class _Rows:
     """One row per client, written in any order and by several threads concurrently.
 
     On the CPU the memory is not TensorFlow's: its allocator would place small tensors
-    in it and could not provide it in one piece in the next round.
+    in it and could not provide it as one block in the next round.
     """
 
     def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):

@@ -54,7 +54,7 @@ class InProcessContext(tff.framework.SyncContext):
         max_cached_bytes: int = 1 << 30,
         max_kept_bytes: int = 4 << 30,
     ):
-        """Makes the context; see `set_in_process_context` for the arguments."""
+        """Initializes the context; see `set_in_process_context` for the arguments."""
         if default_num_clients < 0:
             raise ValueError(
                 f"Expected default_num_clients of at least 0, found "

@@ -113,7 +113,7 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
     """
     for port in fragment.outputs:
         if isinstance(port.type_signature, tff.SequenceType):
-            raise NotVectorizableError("a result is a data set")
+            raise NotVectorizableError("a result is a dataset")
     for node in fragment.nodes:
         if isinstance(node, Select):
             raise NotVectorizableError("a federated_select")
@@ -174,7 +174,7 @@ class _Cutter:
         )
         for node in reduced:
             if node.name in on_data:
-                raise NotVectorizableError("a data set depends on a reduction's result")
+                raise NotVectorizableError("a dataset depends on a reduction's result")
         self._check_pure(reduced, on_data)
         earlier: list[str] = []
         reductions = []
