@@ -40,7 +40,7 @@ def results(outputs):
     return np.array([output.result for output in outputs])
 
 
-def test_golden_trace():
+def test_a_round_follows_the_trace_computed_by_hand():
     # N = 3, constant deltas 1, 2, 4; w goes to -1/3, -4/3, -11/3, -6.
     deltas = {0: 1.0, 1: 2.0, 2: 4.0}
     cohorts = [{k: deltas[k] for k in s} for s in ([0], [1], [0, 2], [0, 1, 2])]

@@ -59,7 +59,7 @@ def random_updates(count, size=12, seed=0):
 
 
 @pytest.mark.parametrize(("updates", "epsilon", "expected"), GOLDEN)
-def test_golden_vectors(updates, epsilon, expected):
+def test_combinations_are_those_computed_by_hand(updates, epsilon, expected):
     found, measurements = combine(updates, epsilon=epsilon)
     np.testing.assert_allclose(found, expected, atol=1e-10)
     largest = max(np.dot(update, update) for update in updates)

@@ -40,7 +40,7 @@ def formula(deltas, losses, q, lipschitz):
 @pytest.mark.parametrize(
     ("q", "lipschitz", "weight"), [(1, 1, 0.2), (2, 0.5, 0.375), (0, 3, 0.0)]
 )
-def test_golden_numbers(q, lipschitz, weight):
+def test_numbers_are_those_computed_by_hand(q, lipschitz, weight):
     # Scalars: w = 0, local models 1 and -1, losses 2 and 1; the step is -update.
     deltas, losses = [(-1, 0), (1, 0)], (2, 1)
     (output,) = rounds(q, lipschitz, (deltas, losses))
@@ -88,7 +88,7 @@ def test_losses_whose_powers_overflow_are_divided_by_the_last_mean():
     np.testing.assert_allclose(first.result, expected, rtol=1e-9)
 
 
-def test_losses_near_zero_and_clients_without_a_loss():
+def test_losses_near_zero_and_clients_without_one_are_no_division_by_zero():
     deltas = [(1.0, 0.0), (0.0, 1.0), (np.nan, 1.0), (7.0, 7.0)]
     losses = (1.0, 1e-10, 5.0, 0.0)
     (output,) = rounds(0.5, 1.0, (deltas, losses))
@@ -98,7 +98,7 @@ def test_losses_near_zero_and_clients_without_a_loss():
     assert output.measurements["num_non_finite_clients"] == 1
 
 
-def test_nobody_left_is_no_number_and_keeps_the_scale():
+def test_with_nobody_left_there_is_no_number_and_the_scale_stays():
     good = ([(1, 0)], [4.0])
     none = ([(np.inf, 0)], [4.0])
     _, empty, again = rounds(1.0, 1.0, good, none, good)

@@ -17,7 +17,7 @@ FACTORIES = {
     "min norm of directions in a box": lambda: aggregators.MinNormFactory(
         0.1, normalize=True
     ),
-    "normalised mean": aggregators.NormalizedMeanFactory,
+    "normalized mean": aggregators.NormalizedMeanFactory,
     "q-fair": lambda: aggregators.QFairFactory(1.0, 10.0),
     "without invalid clients": aggregators.ExcludeNonFiniteFactory,
     "measured": lambda: tff.aggregators.add_measurements(
@@ -60,7 +60,7 @@ def test_both_runtimes_give_the_same_rounds(name):
     assert np.linalg.norm(np.append(*weights) - START) > 0.01
 
 
-def test_with_normalised_updates_a_round_is_the_mean_of_directions():
+def test_with_normalized_updates_a_round_is_the_mean_of_directions():
     data = [client.batches(2, 1, np.float32) for client in CLIENTS]
     updates = updates_of(START)
     directions = updates / np.linalg.norm(updates, axis=1, keepdims=True)

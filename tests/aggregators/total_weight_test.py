@@ -17,7 +17,7 @@ def one_round(factory, values, weights):
     return process.next(process.initialize(), values, weights)
 
 
-def test_the_mean_and_the_sum_of_the_weights():
+def test_it_gives_the_mean_and_the_sum_of_the_weights():
     output = one_round(TotalWeightFactory(), [(4, 0), (0, 8), (9, 9)], [1, 3, 0])
     np.testing.assert_allclose(output.result["value"], (1, 6))
     assert output.result["total_weight"] == 4

@@ -1,3 +1,5 @@
+"""Batches of a client's examples: epochs, steps, limits, and orders by the seed."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,7 +45,7 @@ def test_steps_straddle_epochs():
     assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
 
 
-def test_steps_of_a_client_with_fewer_examples_than_a_batch():
+def test_a_client_with_fewer_examples_than_a_batch_repeats_them():
     batches = _batches(BatchSpec(batch_size=4, num_steps=2), count=3)
     assert [len(batch) for batch in batches] == [4, 4]
 
@@ -64,12 +66,12 @@ def test_max_elements_without_shuffling_keeps_the_first():
     assert _batches(spec) == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_max_elements_larger_than_the_client():
+def test_max_elements_may_be_more_than_a_client_has():
     spec = BatchSpec(batch_size=4, num_epochs=1, max_elements=60)
     assert sorted(_flat(_batches(spec))) == list(range(10))
 
 
-def test_no_shuffling():
+def test_without_shuffling_examples_keep_their_order():
     spec = BatchSpec(batch_size=4, num_epochs=2, shuffle=False)
     assert _flat(_batches(spec)) == list(range(10)) * 2
 
@@ -174,7 +176,7 @@ def test_a_fresh_data_set_repeats_the_order(length, max_elements):
         {"batch_size": 4, "num_steps": 1, "step_batching": "per_epoch"},
     ],
 )
-def test_bad_specs(arguments):
+def test_bad_specs_are_named(arguments):
     with pytest.raises(ValueError):
         BatchSpec(**arguments)
 

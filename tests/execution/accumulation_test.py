@@ -1,4 +1,4 @@
-"""Aggregates that only collect: recognised, and right in every way they run."""
+"""Aggregates that only collect: recognized, and right in every way they run."""
 
 import collections
 
@@ -47,7 +47,7 @@ def aggregation(zero, accumulate, rows_type, value_type):
     return aggregate
 
 
-def test_gathering_is_recognised_and_sums_are_not():
+def test_gathering_is_recognized_and_sums_are_not():
     gather = aggregators.build_gather_computation(VALUE)
     assert [accumulation.appends_rows(each) for each in aggregates(gather)] == [True]
 
@@ -67,7 +67,7 @@ def two_rows():
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "recognised"),
+    ("accumulate", "recognized"),
     [
         (lambda rows, row: tf.concat([rows, tf.expand_dims(row, 0)], 0), True),
         (lambda rows, row: tf.concat([tf.expand_dims(row, 0), rows], 0), False),
@@ -76,11 +76,11 @@ def two_rows():
     ],
 )
 def test_only_what_appends_is_written_in_place_and_all_is_as_on_tffs_runtime(
-    accumulate, recognised
+    accumulate, recognized
 ):
     computation = aggregation(two_rows, accumulate, ROWS, ROW)
     (aggregate,) = aggregates(computation)
-    assert accumulation.appends_rows(aggregate) == recognised
+    assert accumulation.appends_rows(aggregate) == recognized
     clients = [np.array([n, -n], np.float32) for n in range(5)]
     found = equivalence.assert_same_in_both(computation, clients)
     assert found.shape == (7, 2)

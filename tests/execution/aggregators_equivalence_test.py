@@ -90,7 +90,7 @@ def _first(value):
 
 
 @pytest.mark.parametrize("name", UNWEIGHTED)
-def test_unweighted_aggregation(name):
+def test_unweighted_aggregation_is_the_same(name):
     process = UNWEIGHTED[name]().create(VALUE_TYPE)
     equivalence.assert_same_rounds(
         process,
@@ -109,7 +109,7 @@ SEEDED_BY_TIME = {
 
 
 @pytest.mark.parametrize("name", SEEDED_BY_TIME)
-def test_aggregation_whose_state_is_seeded_by_the_time(name):
+def test_aggregation_whose_state_is_seeded_by_the_time_is_the_same(name):
     process = SEEDED_BY_TIME[name]().create(VALUE_TYPE)
     equivalence.assert_same_rounds(
         process,
@@ -134,7 +134,7 @@ WEIGHTED = {
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_weighted_aggregation(name):
+def test_weighted_aggregation_is_the_same(name):
     process = WEIGHTED[name]().create(VALUE_TYPE, tff.TensorType(np.float32))
     equivalence.assert_same_rounds(
         process,
@@ -147,13 +147,13 @@ def test_weighted_aggregation(name):
 
 
 @pytest.mark.parametrize("name", ["mean", "mean without division by zero"])
-def test_weights_that_sum_to_zero(name):
+def test_weights_that_sum_to_zero_give_the_same(name):
     process = WEIGHTED[name]().create(VALUE_TYPE, tff.TensorType(np.float32))
     equivalence.assert_same_rounds(process, (values(3), 3 * [np.float32(0.0)]))
     equivalence.assert_same_rounds(process, ([], []))
 
 
-def test_values_that_are_not_finite():
+def test_values_that_are_not_finite_give_the_same():
     process = UNWEIGHTED["adaptive zeroing"]().create(VALUE_TYPE)
     sick = values(4)
     sick[1]["b"][0] = np.inf
@@ -171,7 +171,7 @@ def test_integers_are_summed_exactly():
 
 
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
-def test_quantiles(quantile):
+def test_quantiles_are_the_same(quantile):
     process = aggregators.PrivateQuantileEstimationProcess.no_noise(
         1.0, quantile, 0.2, multiplier=2.0, increment=0.5
     )
@@ -180,7 +180,7 @@ def test_quantiles(quantile):
     equivalence.assert_same_in_both(process.report, states[-1])
 
 
-def test_rounding_to_a_grid():
+def test_rounding_to_a_grid_is_the_same():
     factory = aggregators.discretization.DiscretizationFactory(
         aggregators.SumFactory(), scale_factor=10.0
     )
@@ -191,7 +191,7 @@ def test_rounding_to_a_grid():
     )
 
 
-def test_modular_clipping():
+def test_modular_clipping_is_the_same():
     factory = aggregators.modular_clipping.ModularClippingSumFactory(-8, 8)
     process = factory.create(tff.TensorType(np.int32, [3]))
     clients = [np.array([9, -9, n], np.int32) for n in range(5)]
@@ -209,7 +209,7 @@ SECURE = {
 
 
 @pytest.mark.parametrize("name", ["secure sum", "adaptive secure sum"])
-def test_secure_sums_in_the_clear(name):
+def test_secure_sums_in_the_clear_are_the_same(name):
     process = SECURE[name]().create(VALUE_TYPE)
     equivalence.assert_same_rounds(
         process,
@@ -220,7 +220,7 @@ def test_secure_sums_in_the_clear(name):
 
 
 @pytest.mark.slow
-def test_weighted_secure_mean_in_the_clear():
+def test_a_weighted_secure_mean_in_the_clear_is_the_same():
     process = tff.learning.secure_aggregator().create(
         VALUE_TYPE, tff.TensorType(np.float32)
     )
@@ -233,7 +233,7 @@ def test_weighted_secure_mean_in_the_clear():
     )
 
 
-def test_secure_sums_of_integers_in_the_clear():
+def test_secure_sums_of_integers_in_the_clear_are_the_same():
     whole = tff.TensorType(np.int32, [3])
     clients = [np.array([n, 100, -n], np.int32) for n in range(5)]
     for factory in (

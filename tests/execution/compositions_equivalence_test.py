@@ -24,7 +24,7 @@ def _mean(x):
     return tff.federated_mean(x)
 
 
-def test_computations_that_call_others():
+def test_computations_may_call_others():
     @tff.tensorflow.computation(np.float32, np.float32)
     def difference(a, b):
         return a - b
@@ -43,7 +43,7 @@ def test_computations_that_call_others():
     assert mean == 0.0
 
 
-def test_tensorflow_that_calls_tensorflow():
+def test_tensorflow_may_call_tensorflow():
     @tff.tensorflow.computation(np.float32)
     def twice(x):
         return _plus_one(_plus_one(x)) * 2
@@ -51,7 +51,7 @@ def test_tensorflow_that_calls_tensorflow():
     assert same(twice, 1.0) == 6.0
 
 
-def test_simulated_data_behind_a_process():
+def test_a_process_may_have_simulated_data_behind_it():
     client_data = tff.simulation.datasets.TestClientData(
         {
             str(number): (client.x.astype(np.float32), client.y.astype(np.float32))
@@ -79,7 +79,7 @@ def test_simulated_data_behind_a_process():
     )
 
 
-def test_simulated_data_behind_a_computation():
+def test_a_computation_may_have_simulated_data_behind_it():
     client_data = tff.simulation.datasets.TestClientData(
         {"a": [0.0, 1.0, 2.0], "b": 5 * [1.0]}
     )
@@ -101,7 +101,7 @@ def test_simulated_data_behind_a_computation():
     assert same(composed, ["b", "a", "b"]) == ([5.0, 3.0, 5.0], 13.0)
 
 
-def test_the_training_loop_of_tff():
+def test_the_training_loop_of_tff_gives_the_same():
     process = tff.learning.algorithms.build_weighted_fed_avg(
         models.functional_model(), tff.learning.optimizers.build_sgdm(0.1)
     )

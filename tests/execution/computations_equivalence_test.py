@@ -15,7 +15,7 @@ _SOME_EMPTY = tff.to_type([(np.float32, [0]), (np.float32, [3]), (np.float32, [2
 same = equivalence.assert_same_in_both
 
 
-def test_results_without_arguments():
+def test_results_need_no_arguments():
     @tff.tensorflow.computation
     def constant():
         return collections.OrderedDict(a=tf.constant(1), b=(tf.zeros([2]), b"bytes"))
@@ -38,7 +38,7 @@ def test_variables_are_made_anew_by_every_call():
     equivalence.assert_same(same(count, 1.0), first)
 
 
-def test_variables_in_functions_and_loops():
+def test_variables_work_in_functions_and_loops():
     @tff.tensorflow.computation(np.int32)
     def powers(n):
         total = tf.Variable(1)
@@ -55,7 +55,7 @@ def test_variables_in_functions_and_loops():
         same(powers, n)
 
 
-def test_hash_tables():
+def test_hash_tables_are_looked_up():
     @tff.tensorflow.computation(tff.TensorType(np.str_, [None]))
     def look_up(words):
         static = tf.lookup.StaticHashTable(
@@ -79,7 +79,7 @@ def test_hash_tables():
     same(at_clients, [["a"], [], ["c", "b", "b"]])
 
 
-def test_strings():
+def test_strings_are_taken_and_given():
     @tff.tensorflow.computation(tff.TensorType(np.str_, [None]))
     def describe(words):
         return collections.OrderedDict(
@@ -92,7 +92,7 @@ def test_strings():
     same(describe, ["abc", "b", ""])
 
 
-def test_control_flow():
+def test_control_flow_follows_its_arguments():
     @tff.tensorflow.computation(np.int32)
     @tf.function
     def collatz(n):
@@ -108,7 +108,7 @@ def test_control_flow():
         same(collatz, n)
 
 
-def test_sparse_and_ragged_work_inside():
+def test_work_inside_may_be_sparse_or_ragged():
     @tff.tensorflow.computation(tff.TensorType(np.float32, [3, 4]))
     def total(x):
         sparse = tf.sparse.from_dense(x)
@@ -118,7 +118,7 @@ def test_sparse_and_ragged_work_inside():
     same(total, np.eye(3, 4, dtype=np.float32))
 
 
-def test_gradients_inside():
+def test_gradients_are_taken_inside():
     @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
     def gradient(x):
         with tf.GradientTape() as tape:
@@ -139,7 +139,7 @@ AGGREGATES = {
 
 @pytest.mark.parametrize("clients", [[1.5], [3.0, -1.0, 2.5, 0.25], []])
 @pytest.mark.parametrize("name", AGGREGATES)
-def test_aggregates(name, clients):
+def test_aggregates_are_the_same_of_any_number_of_clients(name, clients):
     @tff.federated_computation(CLIENT_FLOATS)
     def aggregate(x):
         return AGGREGATES[name](x)
@@ -147,7 +147,7 @@ def test_aggregates(name, clients):
     same(aggregate, clients)
 
 
-def test_weighted_mean_of_a_structure():
+def test_a_structure_has_a_weighted_mean():
     @tff.federated_computation(
         tff.FederatedType([("a", np.float32), ("b", (np.float32, [2]))], tff.CLIENTS),
         CLIENT_FLOATS,
@@ -162,7 +162,7 @@ def test_weighted_mean_of_a_structure():
     same(mean, values, [1.0, 2.0, 3.0, 0.5])
 
 
-def test_aggregation_of_ones_own():
+def test_aggregation_may_be_of_ones_own():
     accumulator = tff.to_type([("total", np.float32), ("seen", (np.int32, [None]))])
 
     @tff.tensorflow.computation
@@ -194,7 +194,7 @@ def test_aggregation_of_ones_own():
     same(aggregate, [])
 
 
-def test_a_zero_that_the_server_computes():
+def test_a_zero_may_be_computed_at_the_server():
     @tff.tensorflow.computation(np.float32, np.float32)
     def add(a, b):
         return a + b
@@ -213,7 +213,7 @@ def _half(x):
     return x / 2
 
 
-def test_evaluation_at_clients_and_at_the_server():
+def test_values_are_made_at_clients_and_at_the_server():
     @tff.tensorflow.computation
     def two():
         return tf.Variable(2.0).read_value() * 1.0
@@ -230,7 +230,7 @@ def test_evaluation_at_clients_and_at_the_server():
     same(evaluate, [0.0, 1.0, 2.0])
 
 
-def test_functional_arguments():
+def test_arguments_may_be_functions():
     unary = tff.FunctionType(np.float32, np.float32)
 
     @tff.federated_computation(unary, CLIENT_FLOATS)

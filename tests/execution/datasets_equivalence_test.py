@@ -22,7 +22,7 @@ def ranges(*sizes):
     return [tf.data.Dataset.range(size) for size in sizes]
 
 
-def test_pipelines_at_clients():
+def test_clients_pipelines_give_the_same():
     @tff.tensorflow.computation(PAIRS)
     def read(data):
         data = data.shuffle(10, seed=3).map(
@@ -63,7 +63,7 @@ def words(*texts):
     return [tf.data.Dataset.from_tensor_slices(text.split()) for text in texts]
 
 
-def test_counts_of_distinct_words():
+def test_distinct_words_are_counted():
     count = tff.analytics.count_distinct.create_federated_hyperloglog_computation()
     same(count, words(*TEXTS))
     secure = tff.analytics.count_distinct.create_federated_hyperloglog_computation(
@@ -73,7 +73,7 @@ def test_counts_of_distinct_words():
 
 
 @pytest.mark.parametrize("bits", [None, 16], ids=["plain", "secure"])
-def test_heavy_hitters(bits):
+def test_heavy_hitters_are_the_same(bits):
     find = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
         capacity=20,
         string_max_bytes=8,
@@ -98,7 +98,7 @@ def counts(output):
     return dict(zip(words, numbers, strict=True))
 
 
-def test_iblt_aggregation():
+def test_aggregation_by_iblt_is_the_same():
     factory = tff.analytics.IbltFactory(
         capacity=20, string_max_bytes=8, repetitions=3, seed=1
     )
@@ -133,7 +133,7 @@ def test_iblt_aggregation():
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
-def test_hierarchical_histograms(secure):
+def test_hierarchical_histograms_are_the_same(secure):
     process = tff.analytics.build_hierarchical_histogram_process(
         0.0, 8.0, 8, max_records_per_user=20, enable_secure_sum=secure
     )
@@ -152,7 +152,7 @@ def test_hierarchical_histograms(secure):
     equivalence.assert_same(found, expected)
 
 
-def test_data_processing():
+def test_data_are_processed_as_on_tffs_runtime():
     processing = tff.analytics.data_processing
 
     @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.str_, [None])))

@@ -44,7 +44,7 @@ def test_a_client_that_fails_is_named_and_the_context_goes_on(num_threads):
         assert _checked_total(numbers([1, 2], [3])) == 6
 
 
-def test_a_client_that_fails_outside_of_its_data():
+def test_a_client_that_fails_outside_of_its_data_is_named():
     @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
     def invert(x):
         return tf.reduce_sum(tf.debugging.check_numerics(1 / x, "by zero"))

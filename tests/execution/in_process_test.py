@@ -104,7 +104,7 @@ def test_variables_are_each_clients_own(arguments):
     ]
 
 
-def test_default_number_of_clients():
+def test_without_clients_in_arguments_there_are_as_many_as_by_default():
     @tff.federated_computation
     def count():
         return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
@@ -211,7 +211,7 @@ def test_computations_that_go_leave_nothing_behind():
         assert not context._programs._by_object
 
 
-def test_two_contexts_in_two_threads(fed_avg):
+def test_two_contexts_work_in_two_threads(fed_avg):
     cohorts = models.cohorts((6, 3, 9), (2, 5, 5))
 
     def work(num_threads):
@@ -223,7 +223,7 @@ def test_two_contexts_in_two_threads(fed_avg):
     assert exactly_equal(one, other)
 
 
-def test_beside_the_native_context(fed_avg):
+def test_it_works_beside_the_native_context(fed_avg):
     cohorts = models.cohorts((6, 3, 9), (2, 5, 5))
     native = tff.framework.get_context_stack().current
     with futures.ThreadPoolExecutor(2) as threads:
@@ -270,7 +270,7 @@ def test_clients_that_add_up_large_tensors_at_once_do_not_meet():
     np.testing.assert_allclose(found, 0, atol=1e-3)
 
 
-def test_in_a_running_event_loop():
+def test_it_works_in_a_running_event_loop():
     async def work():
         with execution.in_process_context():
             return _mean_of_doubles([1.0, 3.0])

@@ -76,7 +76,7 @@ FAST_TRAINING = (
 
 
 @pytest.mark.parametrize("name", some_fast(TRAINING, FAST_TRAINING))
-def test_training_of_a_functional_model(name):
+def test_a_functional_model_trains_to_the_same(name):
     process = TRAINING[name](models.functional_model())
     cohorts = models.cohorts(*SIZES)
     outputs = assert_same_training(process, cohorts)
@@ -99,7 +99,7 @@ def test_clients_one_by_one_and_many_at_a_time_are_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["weighted_fed_avg", "fed_sgd", "weighted_mime_lite"])
-def test_training_of_a_keras_model(name):
+def test_a_keras_model_trains_to_the_same(name):
     process = TRAINING[name](models.keras_model)
     outputs = assert_same_training(process, models.cohorts(*SIZES))
     train = outputs[0].metrics["client_work"]["train"]
@@ -121,7 +121,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize(
     "name", some_fast(OPTIMIZERS, ["adam", "schedule_learning_rate"])
 )
-def test_optimizers_at_clients_and_at_the_server(name):
+def test_optimizers_take_the_same_steps_at_clients_and_at_the_server(name):
     model = models.functional_model()
     process = algorithms.build_weighted_fed_avg(
         model, OPTIMIZERS[name](), OPTIMIZERS[name]()
@@ -139,7 +139,7 @@ AGGREGATORS = {
 
 
 @pytest.mark.parametrize("name", some_fast(AGGREGATORS, ["robust"]))
-def test_training_with_an_aggregator_that_keeps_state(name):
+def test_training_with_an_aggregator_that_keeps_state_is_the_same(name):
     model = models.functional_model()
     aggregator = AGGREGATORS[name]()
     process = algorithms.build_weighted_fed_avg(
@@ -148,7 +148,7 @@ def test_training_with_an_aggregator_that_keeps_state(name):
     assert_same_training(process, models.cohorts(*SIZES))
 
 
-def test_training_by_iterators():
+def test_training_by_iterators_is_the_same():
     process = algorithms.build_weighted_fed_avg(
         models.functional_model(),
         sgd(),
@@ -173,7 +173,7 @@ COHORTS = {
 
 
 @pytest.mark.parametrize("name", COHORTS)
-def test_cohorts_of_any_sizes(fed_avg, name):
+def test_cohorts_may_have_any_sizes(fed_avg, name):
     sizes = COHORTS[name]
     assert_same_training(fed_avg, models.cohorts(sizes, sizes))
 

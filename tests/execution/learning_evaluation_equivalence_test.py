@@ -26,7 +26,7 @@ def rounds(cohorts):
     [models.functional_model(), models.keras_model],
     ids=["functional", "keras"],
 )
-def test_evaluation(model):
+def test_evaluation_is_the_same(model):
     process = algorithms.build_fed_eval(model)
     outputs = equivalence.assert_same_rounds(
         process, *rounds(models.cohorts(*SIZES)), atol=1e-6
@@ -45,7 +45,7 @@ RECONSTRUCTION_OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("kind", RECONSTRUCTION_OPTIMIZERS)
-def test_reconstruction(kind):
+def test_reconstruction_is_the_same(kind):
     optimizer = RECONSTRUCTION_OPTIMIZERS[kind]
     process = algorithms.build_fed_recon(
         models.reconstruction_model,
@@ -63,7 +63,7 @@ def test_reconstruction(kind):
     equivalence.assert_same_rounds(process, *rounds(models.cohorts(*SIZES)), atol=1e-6)
 
 
-def test_reconstruction_and_evaluation():
+def test_evaluation_after_reconstruction_is_the_same():
     process = algorithms.build_fed_recon_eval(
         models.reconstruction_model,
         loss_fn=models.mean_squared_error,
@@ -73,7 +73,7 @@ def test_reconstruction_and_evaluation():
     equivalence.assert_same_rounds(process, *rounds(models.cohorts(*SIZES)), atol=1e-6)
 
 
-def test_clustering():
+def test_clusters_are_the_same():
     process = algorithms.build_fed_kmeans(3, (5,), random_seed=(1, 2))
     cohorts = [
         [
@@ -150,7 +150,7 @@ def test_personalization_gives_the_same_of_each_client():
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
-def test_metrics_aggregated_over_the_rounds(secure):
+def test_metrics_are_aggregated_over_the_rounds_to_the_same(secure):
     aggregator = (
         tff.learning.metrics.secure_sum_then_finalize
         if secure

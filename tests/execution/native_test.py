@@ -116,7 +116,7 @@ def test_works_in_a_running_event_loop():
         assert asyncio.run(call()) == 4.0
 
 
-def test_default_number_of_clients():
+def test_without_clients_in_arguments_there_are_as_many_as_by_default():
     @tff.federated_computation
     def count():
         return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))

@@ -104,7 +104,7 @@ def test_work_with_variables_runs_client_by_client():
         assert sums([[1.0, 5.0], [3.0], [2.0]]) == 10.0
 
 
-def test_work_that_cannot_be_vectorised_though_demanded_is_told_once(monkeypatch):
+def test_work_that_cannot_be_vectorized_though_demanded_is_told_once(monkeypatch):
     told = []
     monkeypatch.setattr(pass_runner.logging, "log", lambda *said: told.append(said))
 

@@ -52,7 +52,7 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_noise_of_private_aggregation(name):
+def test_noise_of_private_aggregation_has_the_same_distribution(name):
     process = PRIVATE[name]().create(LONG)
     clients = [np.full([4000], 0.001 * n, np.float32) for n in range(2)]
     found, expected = results(process, clients)
@@ -62,7 +62,7 @@ def test_noise_of_private_aggregation(name):
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.6])
-def test_noise_of_distributed_privacy(noise):
+def test_noise_of_distributed_privacy_has_the_same_distribution(noise):
     factory = aggregators.distributed_dp.DistributedDpSumFactory(
         noise, expected_clients_per_round=3, bits=20, l2_clip=1.0
     )

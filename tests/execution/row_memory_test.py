@@ -82,7 +82,7 @@ def test_free_blocks_make_room_for_new_ones():
 
 
 @pytest.mark.parametrize("shape", [[0], [], [3, 0, 2]])
-def test_arrays_of_no_or_one_element(shape):
+def test_arrays_may_have_no_or_one_element(shape):
     memory = row_memory.RowMemory()
     for _ in range(2):
         array = memory.take(shape, FLOAT)

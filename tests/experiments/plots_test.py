@@ -68,8 +68,8 @@ def test_the_largest_dots_hardly_overlap(figures, tmp_path):
     task = _task({f"{number}": range(10) for number in range(100)})
     plots.draw_all([], [], "title", tmp_path, task=task)
     (axis,) = figures["partition.png"].axes
-    corner, neighbour = axis.transData.transform([(0, 0), (1, 1)])
-    inches = (neighbour - corner) / axis.figure.dpi
+    corner, neighbor = axis.transData.transform([(0, 0), (1, 1)])
+    inches = (neighbor - corner) / axis.figure.dpi
     width = np.sqrt(axis.collections[0].get_sizes()[0]) / 72
     assert inches.min() / 2 < width < 1.5 * inches.max()
 

@@ -134,7 +134,7 @@ def assert_close(found, expected, rtol=1e-9, atol=1e-10):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
-def test_golden_trace():
+def test_rounds_follow_the_trace_computed_by_hand():
     server = Server(memory_size=2)
     for client, (momentum, corrected, w) in zip(GOLDEN_COHORTS, GOLDEN, strict=True):
         measured = server.round({client: plane(*GOLDEN_UPDATES[client])})

@@ -86,7 +86,7 @@ def test_initial_weights_are_those_of_the_blocks_in_order():
     assert _model().num_blocks == 3
 
 
-def test_evaluation_by_hand():
+def test_evaluation_gives_numbers_computed_by_hand():
     model = _model()
     found = model.apply_blocks(model.initial_weights, X, EVALUATION)
     #      x + 1         -(2 h + 10)       2 (h + 5)
@@ -99,7 +99,7 @@ def test_evaluation_by_hand():
     assert np.ravel(found.non_trainable).tolist() == [0.0, 0.0]
 
 
-def test_training_by_hand():
+def test_training_gives_numbers_computed_by_hand():
     model = _model()
     mode = model.mode(model.initial_weights, X)
     assert int(mode.dropout_seed) == 2 + 1 + 3 and mode.batch_statistics
@@ -124,7 +124,7 @@ def test_predictions_are_the_output_of_the_chain(training):
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 1), (0, 2), (1, 1), (1, 3), (2, 3), (3, 3)]
 )
-def test_a_part_of_the_chain(start, stop):
+def test_a_part_of_the_chain_runs_by_itself(start, stop):
     model = _model()
     mode = model.mode(model.initial_weights, X)
     whole = model.apply_blocks(model.initial_weights, X, mode)
@@ -137,7 +137,7 @@ def test_a_part_of_the_chain(start, stop):
     assert np.ravel(part.non_trainable).tolist() == ran
 
 
-def test_one_models_features_through_anothers_later_blocks():
+def test_one_models_features_go_through_anothers_later_blocks():
     model = _model()
     statistics = (_array(7.0), _array(8.0))
     other = (tuple(-weight for weight in model.initial_weights[0]), statistics)
@@ -173,7 +173,7 @@ def test_without_dropout_there_is_no_seed():
     assert spared.mode(spared.initial_weights, X).dropout_seed is None
 
 
-def test_weights_that_differ_by_client_are_vectorised():
+def test_weights_that_differ_by_client_are_vectorized():
     model = _model()
     rng = np.random.default_rng(0)
     clients = [

@@ -64,7 +64,7 @@ def check_feasible(result, lower, upper, total):
         ([], []),
     ],
 )
-def test_golden_projections_on_the_simplex(point, expected):
+def test_projections_on_the_simplex_are_those_computed_by_hand(point, expected):
     np.testing.assert_allclose(simplex(np.array(point)), expected, atol=1e-15)
 
 

@@ -195,7 +195,7 @@ GOLDEN_THREE = [[1, 2, 0], [2, -1, 1], [-1, 1, 3]]
         (GOLDEN_THREE, [-1, -1, -1], 0, np.array([5, 3, 2]) / 9, [0] * 3, [0] * 3),
     ],
 )
-def test_golden_vectors(
+def test_projections_are_those_computed_by_hand(
     solver, rows, target, qp_margin, multipliers, expected, products
 ):
     rows, target = np.array(rows, np.float64), np.array(target, np.float64)
@@ -208,7 +208,7 @@ def test_golden_vectors(
 
 
 @both_solvers
-def test_golden_vector_of_equal_rows_whose_multipliers_are_not_unique(solver):
+def test_equal_rows_have_one_projection_though_multipliers_are_not_unique(solver):
     rows, target = np.ones((2, 2)), np.array([1.0, -2.0])
     solution = solve_rows(rows, target, solver=solver)
     np.testing.assert_allclose(np.sum(solution.multipliers), 0.5, rtol=1e-12)
@@ -593,7 +593,7 @@ def test_few_rows_are_a_known_number():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_few_rows_vectorise_over_clients(size):
+def test_few_rows_vectorize_over_clients(size):
     rng = np.random.default_rng(size)
     clients = []
     for kind, target_of in itertools.product(KINDS.values(), TARGETS.values()):

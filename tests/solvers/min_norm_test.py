@@ -165,7 +165,9 @@ def check_solution(solution, gram, lower, upper, start):
         ),
     ],
 )
-def test_golden_vectors(rows, radius, weights, expected, inner_products):
+def test_weights_are_those_computed_by_hand(
+    rows, radius, weights, expected, inner_products
+):
     rows = np.array(rows, np.float64)
     solution = solve_rows(rows, radius)
     found = solution.weights.numpy() @ rows
@@ -404,7 +406,7 @@ FAMILIES = {
 @pytest.mark.parametrize("radius", [1.0, 0.01])
 @pytest.mark.parametrize("decades", [5, 8, 12])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_300_rows_whose_norms_span_decades(family, decades, radius):
+def test_300_rows_whose_norms_span_decades_are_certified(family, decades, radius):
     """The gap is judged next to ||d||^2, which is far below the largest norm's."""
     rng = np.random.default_rng(decades)
     rows = unit(FAMILIES[family](rng)) * 10 ** -rng.uniform(0, decades, size=(300, 1))

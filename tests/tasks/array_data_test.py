@@ -121,7 +121,7 @@ class TestTask:
             _task(data_set, tmp_path, "iid:91")
 
 
-def test_channels_are_standardised_as_computed_by_hand():
+def test_channels_are_standardized_as_computed_by_hand():
     images = np.array([[[[0, 255]], [[51, 102]]]], np.uint8)
     found = array_data.standardised(images, means=(0.2, 0.5), deviations=(0.1, 0.25))
     assert found.dtype == np.float32

@@ -54,11 +54,11 @@ class TestNpz:
         np.testing.assert_array_equal(arrays.y_test, found["y_test"])
         assert arrays.y_test.dtype == np.int32
 
-    def test_colours_need_their_axis(self, data_set, tmp_path):
-        colours = attrs.evolve(data_set, image_shape=(28, 28, 3))
+    def test_colors_need_their_axis(self, data_set, tmp_path):
+        colors = attrs.evolve(data_set, image_shape=(28, 28, 3))
         _save(tmp_path, **toy_arrays.arrays(shape=(28, 28)))
         with pytest.raises(TaskError, match=r"\[60, 28, 28\], not \[n, 28, 28, 3\];"):
-            array_source.load_arrays(colours, options(tmp_path))
+            array_source.load_arrays(colors, options(tmp_path))
 
     @pytest.mark.parametrize(
         ("changes", "problem"),

@@ -1,3 +1,5 @@
+"""The CIFAR-100 task: its stand-in, TFF's clients and their images, its options."""
+
 import numpy as np
 import pytest
 
@@ -47,7 +49,7 @@ def test_examples_are_what_the_model_takes(tmp_path):
     assert logits.shape == (4, 100)
 
 
-def test_channels_are_standardised_by_the_published_numbers():
+def test_channels_are_standardized_by_the_published_numbers():
     images = np.zeros((2, 32, 32, 3), np.uint8)
     images[1] = 255
     found = cifar100.preprocess(images)
@@ -173,7 +175,7 @@ def test_a_users_own_file_comes_first_but_has_no_pachinko_clients(tmp_path):
     assert tffs.train_client_ids == ("0", "1", "10")
 
 
-def test_settings_and_defaults():
+def test_settings_have_the_papers_defaults_and_bad_options_are_named():
     assert tasks.get("cifar100").settings["client_batch_size"] == 64
     assert cifar100.Cifar100Options() == cifar100.Cifar100Options(
         model="vgg11", partition="dirichlet:0.1"

@@ -1,3 +1,5 @@
+"""The CIFAR-10 task: its stand-in, preprocessing by model, shards, the real data."""
+
 import importlib.util
 
 import numpy as np
@@ -40,7 +42,7 @@ def test_examples_are_what_the_model_takes(tmp_path):
     assert logits.shape == (4, 10) and y.dtype.name == "int32"
 
 
-def test_channels_are_standardised_by_the_published_numbers():
+def test_channels_are_standardized_by_the_published_numbers():
     images = np.zeros((2, 32, 32, 3), np.uint8)
     images[1] = 255
     found = cifar10.preprocess(images)
@@ -49,7 +51,7 @@ def test_channels_are_standardised_by_the_published_numbers():
     np.testing.assert_allclose(found[1, 9, 9], [2.5141, 2.5968, 2.7537], atol=1e-4)
 
 
-def test_response_normalisation_takes_pixels_around_zero(tmp_path):
+def test_response_normalization_takes_pixels_around_zero(tmp_path):
     images = np.array([[[[0, 51, 255]]]], np.uint8)
     found = cifar10.preprocess_lrn(images)
     assert found.dtype == np.float32
@@ -73,7 +75,7 @@ def test_a_model_comes_with_its_preprocessing(model, num_weights, preprocess, tm
 
 
 @pytest.mark.parametrize("model", ["lenet", "vgg11"])
-def test_normalisation_is_an_option_of_the_models_that_have_it(model, tmp_path):
+def test_normalization_is_an_option_of_the_models_that_have_it(model, tmp_path):
     def num_moving(norm):
         task = _load(tmp_path, data="generated", model=model, norm=norm)
         return sum(weight.size for weight in task.model.initial_weights[1])
@@ -99,7 +101,7 @@ def test_clients_of_shards_are_tested_on_their_own_labels(tmp_path):
         assert set(test) <= set(train) and len(test) == 10
 
 
-def test_settings_and_defaults():
+def test_settings_have_the_papers_defaults_and_bad_options_are_named():
     assert tasks.get("cifar10").settings == {
         "client_batch_size": 64,
         "client_epochs_per_round": 2,
@@ -127,7 +129,7 @@ def _real_cifar10(num_train, num_test):
     return loader.cifar10(num_train, num_test)
 
 
-def test_real_cifar10(tmp_path):
+def test_real_cifar10_is_divided_among_its_clients(tmp_path):
     (x_train, y_train), (x_test, y_test) = _real_cifar10(3000, 600)
     np.savez(
         tmp_path / "cifar10.npz",

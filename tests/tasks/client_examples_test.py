@@ -1,3 +1,5 @@
+"""Populations of clients, and their examples: splits, draws, caches, TFF's files."""
+
 import collections
 import threading
 
@@ -14,7 +16,7 @@ from tff_algos.hyperparameters import HyperparameterError
     ("num_clients", "num_train"),
     [(3400, 2500), (3383, 2488), (340, 250), (200, 147), (715, 526), (3, 2), (2, 1)],
 )
-def test_split_rule(num_clients, num_train):
+def test_the_first_clients_train_and_the_others_are_held_out(num_clients, num_train):
     ids = [str(i) for i in range(num_clients)]
     train, heldout = client_examples.split_clients(ids)
     assert len(train) == num_train

@@ -1,3 +1,5 @@
+"""Downloads come whole or leave nothing, one at a time, and only when asked for."""
+
 import contextlib
 import errno
 import fcntl
@@ -153,7 +155,7 @@ def test_data_after_the_stream_are_an_error(server, tmp_path, database, monkeypa
     assert not _files(tmp_path)
 
 
-def test_offline(tmp_path):
+def test_a_refused_connection_is_named_and_leaves_nothing(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -162,7 +164,9 @@ def test_offline(tmp_path):
     assert not _files(tmp_path)
 
 
-def test_disk_full(server, tmp_path, database, monkeypatch):
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    server, tmp_path, database, monkeypatch
+):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -173,7 +177,7 @@ def test_disk_full(server, tmp_path, database, monkeypatch):
     assert not _files(tmp_path)
 
 
-def test_folder_that_cannot_be_made(server, tmp_path):
+def test_a_folder_that_cannot_be_made_is_named(server, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TaskError, match=r"cannot write .*--cache_dir"):
         download.obtain(NAME, str(tmp_path / "file" / "cache"), server.url)
@@ -269,7 +273,9 @@ def test_what_a_killed_process_left_does_not_block(server, tmp_path, database):
     assert _files(tmp_path) == {NAME, f"{NAME}.verified"}
 
 
-def test_file_system_without_locks(server, tmp_path, database, monkeypatch):
+def test_a_file_system_without_locks_is_no_obstacle(
+    server, tmp_path, database, monkeypatch
+):
     def unsupported(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -433,12 +439,12 @@ def test_generated_ignores_the_cache(cached):
     assert answer == ("generated", None)
 
 
-def test_unknown_source(tmp_path):
+def test_an_unknown_source_is_refused(tmp_path):
     with pytest.raises(TaskError, match="--data=real: choose one of"):
         download.resolve_source("real", NAME, str(tmp_path))
 
 
-def test_cache_folder():
+def test_the_cache_folder_is_tffs_by_default():
     assert download.cache_folder("/a/b") == "/a/b"
     assert download.cache_folder("~/b") == os.path.expanduser("~/b")
     assert download.cache_folder() == os.path.expanduser("~/.tff")

@@ -1,3 +1,5 @@
+"""The Fashion-MNIST task: its stand-in, shards of labels, its options."""
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def test_examples_are_what_the_model_takes(tmp_path):
     assert logits.shape == (4, 10) and y.dtype.name == "int32"
 
 
-def test_pixels_are_standardised_by_the_published_numbers():
+def test_pixels_are_standardized_by_the_published_numbers():
     images = np.zeros((2, 28, 28, 1), np.uint8)
     images[1] = 255
     found = fashion_mnist.preprocess(images)
@@ -85,7 +87,7 @@ def test_an_own_file_is_the_real_data_set(tmp_path):
     np.testing.assert_array_equal(task.test_examples[1], arrays.y_test)
 
 
-def test_settings_and_defaults():
+def test_settings_have_the_papers_defaults():
     assert tasks.get("fashion_mnist").settings == {
         "client_batch_size": 10,
         "client_epochs_per_round": 1,

@@ -1,3 +1,5 @@
+"""The stand-in for Adult: its groups, its rates, and what can be learned of it."""
+
 import numpy as np
 import pytest
 from sklearn import linear_model
@@ -14,7 +16,7 @@ def _doctors(x):
     return x[:, adult.DOCTORATE] == 1
 
 
-def test_types_and_sizes_of_the_groups(people):
+def test_groups_have_their_types_and_sizes(people):
     for x, y, sizes in (
         (people.x_train, people.y_train, [6000, 200]),
         (people.x_test, people.y_test, [3000, 100]),
@@ -30,7 +32,7 @@ def test_groups_have_rates_of_their_own(people):
         assert y[~_doctors(x)].mean() == pytest.approx(0.24, abs=0.005)
 
 
-def test_a_category_of_each_attribute_or_none(people):
+def test_everyone_has_a_category_of_each_attribute_or_none(people):
     groups = np.split(people.x_train, np.cumsum([8, 16, 7, 14, 6, 5, 2]), axis=1)
     for number, group in enumerate(groups):
         known = group.sum(1)
@@ -41,14 +43,14 @@ def test_a_category_of_each_attribute_or_none(people):
             assert 0.01 < np.mean(known == 0) < 0.03
 
 
-def test_kept_for_the_process_and_read_only(people):
+def test_arrays_are_kept_for_the_process_and_read_only(people):
     assert generated_adult.people() is people
     for name in ("x_train", "y_train", "x_test", "y_test"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(people, name)[0] = 0
 
 
-def test_drawn_again_they_are_the_same(people):
+def test_examples_drawn_again_are_the_same(people):
     again = generated_adult.people.__wrapped__()
     for name in ("x_train", "y_train", "x_test", "y_test"):
         np.testing.assert_array_equal(getattr(again, name), getattr(people, name))
@@ -70,7 +72,7 @@ def _accuracies(people, train_rows):
     return correct[~doctors].mean(), correct[doctors].mean()
 
 
-def test_can_be_learnt_and_suits_the_larger_group_better(people):
+def test_they_can_be_learned_and_a_model_suits_the_larger_group_better(people):
     others, doctors = _accuracies(people, np.arange(len(people.y_train)))
     # Of who says what is most frequent in a group, 0.76 and 0.74 are right.
     assert others > 0.83

@@ -1,3 +1,5 @@
+"""The stand-in for EMNIST: writers with classes and styles of their own."""
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def _nearest_centroid_accuracy(train, test, num_classes):
 
 @pytest.mark.parametrize("only_digits", [False, True])
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_types_and_ranges(only_digits, split):
+def test_examples_have_their_types_and_ranges(only_digits, split):
     x, y = generated_glyphs.examples(3, split, only_digits=only_digits)
     assert x.dtype == np.float32 and x.shape[1:] == (28, 28, 1)
     assert y.dtype == np.int32 and y.shape == (len(x),)
@@ -44,7 +46,7 @@ def test_types_and_ranges(only_digits, split):
     assert (x.min(axis=(1, 2, 3)) < 0.5).all()
 
 
-def test_a_function_of_seed_writer_and_split_alone():
+def test_examples_are_a_function_of_seed_writer_and_split_alone():
     first = generated_glyphs.examples(5, "train", seed=1)
     generated_glyphs.examples(6, "train", seed=1)
     generated_glyphs.writer_style.cache_clear()
@@ -60,7 +62,7 @@ def test_a_function_of_seed_writer_and_split_alone():
         assert x.shape != first[0].shape or np.any(x != first[0])
 
 
-def test_numbers_of_examples():
+def test_writers_have_different_numbers_of_examples():
     activity = np.array(
         [generated_glyphs.writer_style(writer).activity for writer in range(340)]
     )
@@ -102,7 +104,7 @@ def test_labels_follow_tff():
     assert len(generated_glyphs.CLASSES) == 62
 
 
-def test_learnable_across_writers_and_better_from_a_writers_own():
+def test_classes_can_be_learned_across_writers_and_better_from_a_writers_own():
     pooled = _pooled(range(40), "train", only_digits=True)
     heldout = range(300, 320)
     common = np.mean(
@@ -129,7 +131,7 @@ def test_learnable_across_writers_and_better_from_a_writers_own():
     assert own > common + 0.05
 
 
-def test_ids():
+def test_ids_are_distinct_and_in_order():
     ids = generated_glyphs.client_ids()
     assert len(ids) == len(set(ids)) == 340
     assert list(ids) == sorted(ids)

@@ -1,3 +1,5 @@
+"""Stand-ins for image data: types and balance, and what tells their classes apart."""
+
 import hashlib
 
 import attrs
@@ -22,7 +24,7 @@ MAKERS = [*CHARACTERS, generated_images.shapes, *TINTED]
         (generated_images.large_tinted_shapes, 4000, (64, 64, 3), 200),
     ],
 )
-def test_types_sizes_and_balance(make, num_train, shape, num_classes):
+def test_images_have_their_types_sizes_and_balance(make, num_train, shape, num_classes):
     arrays = make()
     for x, y, n in (
         (arrays.x_train, arrays.y_train, num_train),
@@ -36,7 +38,7 @@ def test_types_sizes_and_balance(make, num_train, shape, num_classes):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_kept_for_the_process_and_read_only(make):
+def test_arrays_are_kept_for_the_process_and_read_only(make):
     assert make() is make()
     for name in ("x_train", "y_train", "x_test", "y_test"):
         with pytest.raises(ValueError, match="read-only"):
@@ -44,7 +46,7 @@ def test_kept_for_the_process_and_read_only(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_drawn_again_they_are_the_same(make):
+def test_images_drawn_again_are_the_same(make):
     again = make.__wrapped__()
     for name in ("x_train", "y_train", "x_test", "y_test"):
         np.testing.assert_array_equal(getattr(again, name), getattr(make(), name))
@@ -94,7 +96,7 @@ def _pixels(x):
 
 
 def _difference_from_background(x):
-    """Returns [n, 64]: how far 4 x 4 blocks are from the image's median colour.
+    """Returns [n, 64]: how far 4 x 4 blocks are from the image's median color.
 
     Of larger images every so many-th pixel is taken.
     """
@@ -106,7 +108,7 @@ def _difference_from_background(x):
 
 
 @pytest.mark.parametrize("make", CHARACTERS)
-def test_characters_can_be_learnt_but_not_all_by_a_linear_model(make):
+def test_characters_can_be_learned_but_not_all_by_a_linear_model(make):
     arrays = make()
     linear = _accuracy(_linear(), _pixels, arrays)
     nonlinear = _accuracy(_trees(), _pixels, arrays)
@@ -114,7 +116,7 @@ def test_characters_can_be_learnt_but_not_all_by_a_linear_model(make):
     assert nonlinear > linear + 0.1
 
 
-def test_shapes_can_be_learnt_but_hardly_by_a_linear_model():
+def test_shapes_can_be_learned_but_hardly_by_a_linear_model():
     arrays = generated_images.shapes()
     linear = _accuracy(_linear(), _pixels, arrays)
     nonlinear = _accuracy(_trees(), _difference_from_background, arrays)
@@ -122,7 +124,7 @@ def test_shapes_can_be_learnt_but_hardly_by_a_linear_model():
     assert nonlinear > linear + 0.2
 
 
-def test_colours_alone_do_not_tell_shapes():
+def test_colors_alone_do_not_tell_shapes():
     def statistics(x):
         pixels = x.reshape(len(x), -1, 3).astype(np.float32)
         return np.concatenate([pixels.mean(1), pixels.std(1)], axis=1)
@@ -131,14 +133,14 @@ def test_colours_alone_do_not_tell_shapes():
 
 
 def _block_means(x):
-    """Returns [n, 192]: mean colours of 8 x 8 blocks of the image."""
+    """Returns [n, 192]: mean colors of 8 x 8 blocks of the image."""
     n, size, _, channels = x.shape
     blocks = x.reshape(n, 8, size // 8, 8, size // 8, channels)
     return blocks.mean((2, 4), dtype=np.float32).reshape(n, -1) / 255.0
 
 
 @pytest.mark.parametrize(("make", "num_tints"), [*zip(TINTED, (10, 20), strict=True)])
-def test_outlines_and_tints_can_be_learnt(make, num_tints):
+def test_outlines_and_tints_can_be_learned(make, num_tints):
     def accuracy(classifier, features, label_of):
         labels = {
             name: label_of(getattr(make(), name)) for name in ("y_train", "y_test")

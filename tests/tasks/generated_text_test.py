@@ -1,3 +1,5 @@
+"""The stand-in for Shakespeare: speakers whose next characters can be learned."""
+
 import collections
 
 import numpy as np
@@ -32,7 +34,7 @@ def _accuracy(following, text, length=3):
     return hits / (len(text) - length)
 
 
-def test_a_function_of_seed_speaker_and_split_alone():
+def test_snippets_are_a_function_of_seed_speaker_and_split_alone():
     first = generated_text.snippets(5, "train", seed=1)
     generated_text.snippets(6, "train", seed=1)
     generated_text.speaker_style.cache_clear()
@@ -43,7 +45,7 @@ def test_a_function_of_seed_speaker_and_split_alone():
     assert generated_text.snippets(5, "train", seed=2) != first
 
 
-def test_only_characters_of_the_vocabulary():
+def test_snippets_have_only_characters_of_the_vocabulary():
     assert not set(_text(_SPEAKERS)) - set(shakespeare.CHARACTERS.encode())
 
 
@@ -60,7 +62,7 @@ def test_numbers_of_snippets_are_heavy_tailed():
         assert train and test and all(train) and all(test)
 
 
-def test_next_character_is_learnable_and_speakers_differ():
+def test_the_next_character_can_be_learned_and_speakers_differ():
     common = _contexts(_text(range(100)))
     heldout = [
         speaker
@@ -78,12 +80,12 @@ def test_next_character_is_learnable_and_speakers_differ():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_word_twice(seed):
+def test_no_word_is_there_twice(seed):
     words = [w for words in generated_text._lexicon(seed).values() for w in words]
     assert len(words) == len(set(words)) > 400
 
 
-def test_ids():
+def test_ids_are_distinct_and_in_order():
     ids = generated_text.client_ids()
     assert len(ids) == len(set(ids)) == 200
     assert list(ids) == sorted(ids)

@@ -1,3 +1,5 @@
+"""The stand-in for Stack Overflow: users whose next words can be learned."""
+
 import collections
 import itertools
 
@@ -27,7 +29,7 @@ def _accuracy(predicted, words):
     return np.mean([predicted.get(word) == following for word, following in pairs])
 
 
-def test_a_function_of_seed_user_and_split_alone():
+def test_sentences_are_a_function_of_seed_user_and_split_alone():
     first = generated_words.sentences(5, "train", seed=1)
     generated_words.sentences(6, "train", seed=1)
     generated_words.user_style.cache_clear()
@@ -91,7 +93,7 @@ def test_users_have_words_of_their_own():
     assert own > 1.5 * others
 
 
-def test_ids():
+def test_ids_are_distinct_and_in_order():
     ids = generated_words.client_ids()
     assert len(ids) == len(set(ids)) == 140
     assert list(ids) == sorted(ids)

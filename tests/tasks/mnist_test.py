@@ -1,3 +1,5 @@
+"""The MNIST task: its stand-in, its pixels, shards of labels, the real data."""
+
 import importlib.util
 
 import numpy as np
@@ -49,7 +51,7 @@ def test_ink_is_one():
 
 
 @pytest.mark.parametrize("norm", [None, "batch", "group", "none"])
-def test_tiny_nn_takes_standardised_images(norm, tmp_path):
+def test_tiny_nn_takes_standardized_images(norm, tmp_path):
     task = _load(tmp_path, data="generated", model="tiny_nn", norm=norm)
     trainable, non_trainable = task.model.initial_weights
     num_weights = 178_110 if norm == "none" else 178_710
@@ -98,7 +100,7 @@ def _real_mnist():
     return loader.mnist()
 
 
-def test_real_mnist(tmp_path):
+def test_real_mnist_is_divided_among_its_clients(tmp_path):
     (x_train, y_train), (x_test, y_test) = _real_mnist()
     np.savez(
         tmp_path / "mnist.npz",

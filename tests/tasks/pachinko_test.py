@@ -1,3 +1,5 @@
+"""The Pachinko allocation: clients of a few groups of classes, by the seed alone."""
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,6 @@ def test_clients_prefer_different_groups():
     assert len(set(largest)) > 8
 
 
-def test_too_few_examples():
+def test_too_few_examples_are_refused():
     with pytest.raises(TaskError, match=r"pachinko needs 5100 .*51 clients.* has 5000"):
         _divide(num_clients=51)

@@ -1,3 +1,5 @@
+"""Divisions among clients: every example once, by texts that say how."""
+
 import hypothesis
 import numpy as np
 import pytest
@@ -188,7 +190,7 @@ def test_dirichlet_gives_every_client_two_examples_first():
     [("iid:11", "11 .*one for each client"), ("shards:2:6", "12 .*one for each shard")]
     + [("dirichlet:1:6", "12 .*2 for each client"), ("shards:2", "200 ")],
 )
-def test_too_few_examples(text, needed):
+def test_too_few_examples_are_refused(text, needed):
     with pytest.raises(TaskError, match=f"--partition={text}.* needs {needed}.*has 10"):
         partition.divide(np.zeros(10, np.int64), partition.parse(text), 0)
 

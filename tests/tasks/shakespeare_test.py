@@ -69,7 +69,7 @@ def test_real_shakespeare_is_what_tff_reads(real_cache):
         )
 
 
-def test_tokens_equal_tffs():
+def test_tokens_are_those_of_tff():
     everything = bytes(range(256))
     snippets = [b"", b"a", b"Hark!\r\n", b"x" * 78, b"x" * 79, b"y" * 80, everything]
     snippets += generated_text.snippets(0, "train")

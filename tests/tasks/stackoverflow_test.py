@@ -1,3 +1,5 @@
+"""The Stack Overflow task: tokens as TFF's, its files, its population, its stand-in."""
+
 import collections
 import os
 import pathlib
@@ -54,7 +56,7 @@ def _by_tff(sentences):
     return batch
 
 
-def test_tokens_equal_tffs():
+def test_tokens_are_those_of_tff():
     words, sentences = _synthetic()
     vocabulary = stackoverflow.Vocabulary.of(words)
     assert len(sentences) == 8
@@ -69,7 +71,7 @@ def test_tokens_equal_tffs():
     assert set(ours[0][:, 0]) == {vocabulary.begin} == {62}
 
 
-def test_the_stand_in(tmp_path):
+def test_the_stand_in_fits_its_model(tmp_path):
     task = _load(tmp_path)
     assert task.dataset_name == "stackoverflow_generated"
     assert "stackoverflow.sqlite" in task.notice and "--data=tff" in task.notice
@@ -303,7 +305,7 @@ class TestPopulation:
             self._choose(**options)
 
 
-def test_settings_and_bad_options():
+def test_settings_are_the_papers_and_bad_options_are_named():
     assert tasks.get("stackoverflow").settings["client_batch_size"] == 16
     assert stackoverflow.StackoverflowOptions().vocab_size == 10_000
     with pytest.raises(HyperparameterError, match="vocab_size=0 .*an integer >= 1"):

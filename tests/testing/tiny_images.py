@@ -24,21 +24,21 @@ def load(folder, data="auto", **options):
     )
 
 
-def colour(name):
-    """Returns the one colour of an image."""
+def color(name):
+    """Returns the one color of an image."""
     rng = np.random.default_rng(list(name.encode()))
-    colour = rng.integers(40, 215, 3, np.uint8)
-    return np.repeat(colour[:1], 3) if name == GREY else colour
+    color = rng.integers(40, 215, 3, np.uint8)
+    return np.repeat(color[:1], 3) if name == GREY else color
 
 
 def jpeg(name, size=64):
     channels = 1 if name == GREY else 3
     image = np.empty((size, size, channels), np.uint8)
-    image[...] = colour(name)[:channels]
+    image[...] = color(name)[:channels]
     return tf.io.encode_jpeg(image, quality=100).numpy()
 
 
-def test_name(number):
+def name_of_test_image(number):
     return f"val/images/val_{number}.JPEG"
 
 
@@ -49,7 +49,7 @@ def make_folder(folder, **changes) -> pathlib.Path:
         for name in CLASSES
         for number in range(4)
     ]
-    names += [test_name(number) for number in range(6)]
+    names += [name_of_test_image(number) for number in range(6)]
     files = {name: jpeg(name) for name in names}
     files["wnids.txt"] = "\n".join(CLASSES).encode()
     files["val/val_annotations.txt"] = b"".join(
@@ -79,7 +79,7 @@ def assert_whole(task):
     assert task.data_source == "tff" and task.notice is None
     np.testing.assert_array_equal(task.test_examples[1], [0, 1, 2, 0, 1, 2])
     for image, number in zip(task.test_examples[0], range(6), strict=True):
-        expected = tiny_imagenet.preprocess(colour(test_name(number)))
+        expected = tiny_imagenet.preprocess(color(name_of_test_image(number)))
         # JPEG is lossy: two steps of 255.
         np.testing.assert_allclose(
             image, np.broadcast_to(expected, image.shape), atol=0.04
@@ -89,5 +89,5 @@ def assert_whole(task):
     np.testing.assert_array_equal(y, np.repeat([0, 1, 2], 4))
     assert x.shape == (12, 64, 64, 3)
     np.testing.assert_allclose(
-        x[6, 5, 5], tiny_imagenet.preprocess(colour(GREY)), atol=0.04
+        x[6, 5, 5], tiny_imagenet.preprocess(color(GREY)), atol=0.04
     )

@@ -31,7 +31,7 @@ def test_the_model_has_the_published_size(num_classes, expected):
     assert all(type(weight) is np.ndarray for weight in model.initial_weights[0])
 
 
-def test_the_model_with_response_normalisation_has_the_published_size():
+def test_the_model_with_response_normalization_has_the_published_size():
     model = cifar.build_cifar_model("cnn_lrn", 10, seed=0)
     assert task_models.num_weights(model) == 797_962
     sizes = [weight.size for weight in model.initial_weights[0]]
@@ -59,7 +59,7 @@ def test_what_cannot_be_built_is_refused():
         cifar.build_cifar_model("cnn", 0, seed=0)
 
 
-def _response_normalised(x):
+def _response_normalized(x):
     """Returns what PyTorch's `LocalResponseNorm(2)` does, channels last, by NumPy."""
     energy = np.zeros_like(x)
     for channel in range(x.shape[-1]):
@@ -69,22 +69,22 @@ def _response_normalised(x):
     return x / (1.0 + (1e-4 / 2) * energy) ** 0.75
 
 
-def test_response_normalisation_is_pytorchs():
+def test_response_normalization_is_pytorchs():
     # Large, so that the denominators are far from one.
     x = 200.0 * np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("f4")
     found = cifar.pairwise_response_normalisation(tf.constant(x))
-    np.testing.assert_allclose(found, _response_normalised(x), rtol=1e-5)
+    np.testing.assert_allclose(found, _response_normalized(x), rtol=1e-5)
     assert np.abs(found / x).max() < 1.0 and np.abs(found / x).min() < 0.5
 
 
-def test_response_normalisation_by_hand():
+def test_response_normalization_gives_numbers_computed_by_hand():
     found = cifar.pairwise_response_normalisation(
         tf.constant([[100.0, 0.0, 300.0]]), alpha=2e-4, beta=0.5, k=3.0
     )
     np.testing.assert_allclose(found, [[50.0, 0.0, 300.0 / 12.0**0.5]], rtol=1e-6)
 
 
-def test_response_normalisation_of_zeros_has_gradients():
+def test_response_normalization_of_zeros_has_gradients():
     x = tf.zeros([1, 4])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -94,7 +94,7 @@ def test_response_normalisation_of_zeros_has_gradients():
 
 def _keras_model(model_id):
     layers = tf_keras.layers
-    normalised = layers.Lambda(cifar.pairwise_response_normalisation)
+    normalized = layers.Lambda(cifar.pairwise_response_normalisation)
     convolutions = {
         "cnn": [
             layers.Conv2D(64, 5, padding="same", activation="relu"),
@@ -105,9 +105,9 @@ def _keras_model(model_id):
         "cnn_lrn": [
             layers.Conv2D(64, 5, activation="relu"),
             layers.MaxPool2D(2),
-            normalised,
+            normalized,
             layers.Conv2D(64, 5, activation="relu"),
-            normalised,
+            normalized,
             layers.MaxPool2D(2),
         ],
     }
@@ -187,7 +187,7 @@ def test_half_of_the_hidden_units_are_dropped():
 
 
 @pytest.mark.parametrize("model_id", MODEL_IDS)
-def test_batches_over_clients_with_different_weights(model_id):
+def test_it_batches_over_clients_with_different_weights(model_id):
     model = cifar.build_cifar_model(model_id, 10, seed=0)
     clients = [
         (
@@ -228,7 +228,7 @@ def _inner(a, b):
 
 
 @pytest.mark.parametrize("model_id", MODEL_IDS)
-def test_differentiates_twice(model_id):
+def test_it_differentiates_twice(model_id):
     model = cifar.build_cifar_model(model_id, 10, seed=0)
     weights = task_models.constants(model)
     x, y = _images(seed=1, num_examples=2)

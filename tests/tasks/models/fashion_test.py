@@ -114,7 +114,7 @@ def test_channels_are_dropped_after_the_second_convolution():
     np.testing.assert_array_equal(plain, np.ones((300, 10)))
 
 
-def test_batches_over_clients_with_different_weights():
+def test_it_batches_over_clients_with_different_weights():
     model = fashion.build_fashion_model(seed=0)
     clients = [
         (
@@ -137,7 +137,7 @@ def test_batches_over_clients_with_different_weights():
         )
 
 
-def test_differentiates_twice():
+def test_it_differentiates_twice():
     model = fashion.build_fashion_model(seed=0)
     weights = task_models.constants(model)
     x, y = task_models.images(seed=1, num_examples=2)

@@ -11,7 +11,9 @@ from tests.testing import task_models
 @pytest.mark.parametrize(
     ("num_features", "num_classes", "expected"), [(99, 2, 200), (784, 10, 7_850)]
 )
-def test_sizes(num_features, num_classes, expected):
+def test_models_have_the_expected_sizes_and_start_from_zero(
+    num_features, num_classes, expected
+):
     model = linear.build_linear_model(num_features, num_classes)
     assert task_models.num_weights(model) == expected
     assert all(type(weight) is np.ndarray for weight in model.initial_weights[0])

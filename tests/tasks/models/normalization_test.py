@@ -19,20 +19,20 @@ def _arguments(shape, seed=0, dtype=np.float64):
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 5, 2)])
-def test_batch_statistics_against_numpy(shape):
+def test_batches_are_normalized_as_in_numpy(shape):
     arguments = _arguments(shape)
     output, (mean, variance) = normalization.batch_norm(*arguments, True)
     x, gamma, beta, old_mean, old_variance = (value.numpy() for value in arguments)
     rows = x.reshape(-1, CHANNELS)
-    normalised = (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
-    np.testing.assert_allclose(output, normalised * gamma + beta, rtol=1e-12)
+    normalized = (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
+    np.testing.assert_allclose(output, normalized * gamma + beta, rtol=1e-12)
     np.testing.assert_allclose(mean, 0.9 * old_mean + 0.1 * rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(
         variance, 0.9 * old_variance + 0.1 * rows.var(0, ddof=1), rtol=1e-12
     )
 
 
-def test_moving_statistics_against_numpy():
+def test_moving_statistics_normalize_as_in_numpy():
     arguments = _arguments((6,))
     output, moving = normalization.batch_norm(*arguments, False)
     x, gamma, beta, mean, variance = (value.numpy() for value in arguments)
@@ -42,7 +42,7 @@ def test_moving_statistics_against_numpy():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_images_against_tensorflows_fused_op(training):
+def test_images_are_normalized_as_by_tensorflows_fused_op(training):
     arguments = _arguments((5, 3, 2), dtype=np.float32)
 
     def fused(x, gamma, beta, mean, variance):
@@ -73,7 +73,7 @@ def test_images_against_tensorflows_fused_op(training):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_after_two_batches_by_hand():
+def test_statistics_after_two_batches_are_those_computed_by_hand():
     mean, variance = tf.constant([0.0]), tf.constant([1.0])
     gamma, beta = tf.constant([1.0]), tf.constant([0.0])
     for batch in ([[1.0], [3.0]], [[4.0], [10.0], [4.0]]):
@@ -123,18 +123,18 @@ def _group(x, gamma, beta):
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 5, 2)])
-def test_group_norm_against_numpy(shape):
+def test_groups_are_normalized_as_in_numpy(shape):
     x, gamma, beta, *_ = _arguments(shape)
     output = _group(x, gamma, beta)
     for got, example in zip(output, x.numpy(), strict=True):
         for group in (slice(0, 2), slice(2, 4)):
             part = example[..., group]
-            normalised = (part - part.mean()) / np.sqrt(part.var() + 1e-5)
-            expected = normalised * gamma[group].numpy() + beta[group].numpy()
+            normalized = (part - part.mean()) / np.sqrt(part.var() + 1e-5)
+            expected = normalized * gamma[group].numpy() + beta[group].numpy()
             np.testing.assert_allclose(got[..., group], expected, rtol=1e-10)
 
 
-def test_group_norm_against_keras():
+def test_groups_are_normalized_as_by_keras():
     x, gamma, beta, *_ = _arguments((3, 5, 2), dtype=np.float32)
     keras_layer = tf.keras.layers.GroupNormalization(groups=2, epsilon=1e-5)
     keras_layer.build(x.shape)
@@ -184,7 +184,7 @@ def test_derivatives_equal_finite_differences(function):
 
 @pytest.mark.parametrize("function", [_batch, _group])
 @pytest.mark.parametrize("shape", [(5,), (3, 2, 2)])
-def test_clients_are_vectorised(function, shape):
+def test_clients_are_vectorized(function, shape):
     clients = [
         (_arguments(shape, seed)[:3], _arguments(shape, seed + 9)[:3])
         for seed in range(3)
@@ -210,7 +210,7 @@ def test_clients_are_vectorised(function, shape):
         )
 
 
-def test_statistics_of_clients_are_vectorised():
+def test_statistics_of_clients_are_vectorized():
     clients = [_arguments((3, 2, 2), seed) for seed in range(3)]
 
     def moved(client):

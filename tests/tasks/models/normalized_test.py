@@ -62,7 +62,7 @@ def _sizes(weights):
     ],
     ids=["tiny_nn", "lenet", "vgg11", "resnet20"],
 )
-def test_the_published_sizes(build, classes, expected, expected_without):
+def test_models_have_the_published_sizes(build, classes, expected, expected_without):
     for norm in ("batch", "group"):
         trainable, non_trainable = build(classes, norm).initial_weights
         assert _sizes(trainable) == expected
@@ -100,7 +100,7 @@ def test_initial_weights_are_a_function_of_the_seed(name):
         assert a.ndim == 1 or np.any(a != c)
 
 
-def test_normalisation_starts_as_the_identity_of_standard_inputs():
+def test_normalization_starts_as_the_identity_of_standard_inputs():
     (_, _, gamma, beta, *_), (mean, variance, *_) = BUILD["tiny_nn"]().initial_weights
     assert np.all(gamma == 1.0) and np.all(variance == 1.0)
     assert np.all(beta == 0.0) and np.all(mean == 0.0)
@@ -269,7 +269,7 @@ def test_half_of_lenets_features_are_dropped():
     assert abs((kept == 0).mean() - 0.5) < 0.02
 
 
-# Group normalisation in the small models alone: it is the same layer in all.
+# Group normalization in the small models alone: it is the same layer in all.
 WITH_DERIVATIVES = [(name, "batch") for name in BUILD]
 WITH_DERIVATIVES += [("tiny_nn", "group"), ("lenet", "group")]
 
@@ -283,7 +283,7 @@ def _step(model, weights, x, y):
 
 
 @pytest.mark.parametrize(("name", "norm"), WITH_DERIVATIVES)
-def test_batches_over_clients_with_different_weights(name, norm):
+def test_models_batch_over_clients_with_different_weights(name, norm):
     model = BUILD[name](norm=norm)
     clients = [
         (
@@ -316,7 +316,7 @@ def _inner(a, b):
 
 
 @pytest.mark.parametrize(("name", "norm"), WITH_DERIVATIVES)
-def test_differentiates_twice(name, norm):
+def test_models_differentiate_twice(name, norm):
     model = BUILD[name](norm=norm)
     weights = task_models.moved_weights(model, seed=2)
     x, y = task_models.examples(model, seed=1)
@@ -385,7 +385,7 @@ class _Options:
         normalized.check_norm(self.model, self.norm, ("lenet", "vgg11"))
 
 
-def test_the_option_is_for_models_with_normalisation():
+def test_the_option_is_for_models_with_normalization():
     assert _Options().norm is None
     assert _Options(model="lenet").norm is None
     assert _Options(model="vgg11", norm="group").norm == "group"

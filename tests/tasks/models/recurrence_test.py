@@ -118,7 +118,7 @@ def test_derivatives_cross_functions(layer):
     _assert_close(product(), expected)
 
 
-def test_hessian_products_in_a_loop(layer):
+def test_hessian_products_work_in_a_loop(layer):
     """The adjoint of three gradient steps at changing weights."""
     arguments, direction = _arguments(layer), _arguments(layer, seed=1)
 
@@ -136,7 +136,7 @@ def test_hessian_products_in_a_loop(layer):
     assert np.abs(in_graph[2] - direction[2]).max() > 0.01
 
 
-def test_derivatives_of_some_arguments(layer):
+def test_derivatives_may_be_of_some_arguments(layer):
     arguments, direction = _arguments(layer), _arguments(layer, seed=1)
 
     def product(gradient):
