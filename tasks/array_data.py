@@ -161,7 +161,7 @@ def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return arrays
 
 
-def standardised(
+def standardized(
     images: np.ndarray, means: Sequence[float], deviations: Sequence[float]
 ) -> np.ndarray:
     """Scales images to [0, 1] and standardizes every channel.

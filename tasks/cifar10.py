@@ -71,12 +71,12 @@ class Cifar10Options:
 
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as float32, standardized per channel."""
-    return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+    return array_data.standardized(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def preprocess_lrn(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as float32 in [-1, 1]."""
-    return array_data.standardised(images, _MIDDLE, _MIDDLE)
+    return array_data.standardized(images, _MIDDLE, _MIDDLE)
 
 
 DATA_SET = array_source.ArrayDataSet(

@@ -90,7 +90,7 @@ class Cifar100Options:
 
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as float32, standardized per channel."""
-    return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+    return array_data.standardized(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: Cifar100Options, data_options: DataOptions) -> Task:

@@ -56,7 +56,7 @@ class FashionMnistOptions:
 
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as standardized float32."""
-    return array_data.standardised(images, (MEAN,), (DEVIATION,))
+    return array_data.standardized(images, (MEAN,), (DEVIATION,))
 
 
 DATA_SET = array_source.ArrayDataSet(

@@ -59,9 +59,9 @@ def preprocess(images: np.ndarray) -> np.ndarray:
     return images.astype(np.float32) / np.float32(255.0)
 
 
-def preprocess_standardised(images: np.ndarray) -> np.ndarray:
+def preprocess_standardized(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as standardized float32."""
-    return array_data.standardised(images, (MEAN,), (DEVIATION,))
+    return array_data.standardized(images, (MEAN,), (DEVIATION,))
 
 
 DATA_SET = array_source.ArrayDataSet(
@@ -89,7 +89,7 @@ def load(options: MnistOptions, data_options: DataOptions) -> Task:
     """
     data_set, seed = DATA_SET, data_options.seed
     if options.model == "tiny_nn":
-        data_set = attrs.evolve(data_set, preprocess=preprocess_standardised)
+        data_set = attrs.evolve(data_set, preprocess=preprocess_standardized)
         model = normalized.build_tiny_nn(
             data_set.image_shape, data_set.num_classes, seed, options.norm or "batch"
         )

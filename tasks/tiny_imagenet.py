@@ -73,7 +73,7 @@ class TinyImagenetOptions:
 
 def preprocess(images: np.ndarray) -> np.ndarray:
     """Returns the uint8 `images` as float32, standardized per channel."""
-    return array_data.standardised(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
+    return array_data.standardized(images, CHANNEL_MEANS, CHANNEL_DEVIATIONS)
 
 
 def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:

@@ -11,7 +11,7 @@ import pytest
 
 import tasks
 from tests.testing.command_line import SMALL, run_apart
-from tff_algos.experiments import catalogue, report
+from tff_algos.experiments import catalog, report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"
 _PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]
@@ -19,10 +19,10 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 
 def _tables() -> str:
-    return report.markdown_tables(catalogue.ALGORITHMS.values(), tasks.TASKS.values())
+    return report.markdown_tables(catalog.ALGORITHMS.values(), tasks.TASKS.values())
 
 
-def test_the_tables_are_the_catalogues():
+def test_the_tables_are_the_catalogs():
     assert _TABLES.search(_README.read_text())[2] == f"{_tables()}\n"
 
 

@@ -78,7 +78,7 @@ def _max_pool2d(x: tf.Tensor) -> tf.Tensor:
 
 
 def _cnn_lrn(rng: np.random.Generator, num_classes: int) -> list[Block]:
-    normalized = layer(pairwise_response_normalisation)
+    normalized = layer(pairwise_response_normalization)
     return [
         chain(conv2d(rng, 5, 3, 64, "VALID"), RELU, MAX_POOL, normalized),
         chain(conv2d(rng, 5, 64, 64, "VALID"), RELU, normalized, MAX_POOL, FLATTEN),
@@ -88,7 +88,7 @@ def _cnn_lrn(rng: np.random.Generator, num_classes: int) -> list[Block]:
     ]
 
 
-def pairwise_response_normalisation(
+def pairwise_response_normalization(
     x: tf.Tensor, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> tf.Tensor:
     """Divides every channel by a power of its own energy and the previous channel's.

@@ -7,7 +7,7 @@ import pytest
 
 import tasks
 from tests.testing.command_line import SMALL, run_apart, run_here
-from tff_algos.experiments import catalogue, cli, launch, plugins
+from tff_algos.experiments import catalog, cli, launch, plugins
 from tff_algos.experiments.metrics_log import read_rows
 
 FASTEST_MODEL = {
@@ -54,7 +54,7 @@ PAIRS = [
         marks=() if _is_fast(algo, task) else pytest.mark.slow,
         id=f"{algo}-{task}",
     )
-    for algo in catalogue.ALGORITHMS
+    for algo in catalog.ALGORITHMS
     for task in tasks.TASKS
 ]
 
@@ -84,13 +84,13 @@ def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
         f"--output_dir={tmp_path}",
         *SMALL,
         *FASTEST_MODEL[task],
-        *_short_rounds(catalogue.get(algo)),
+        *_short_rounds(catalog.get(algo)),
     ]
     # Hundreds of models in one process would need tens of gigabytes.
     few = _is_fast(algo, task)
     finished = run_here(capfd, *arguments) if few else run_apart(tmp_path, *arguments)
     assert finished.status == 0, finished.err
-    title = catalogue.get(algo).title
+    title = catalog.get(algo).title
     assert f"{title} on {task}_generated" in finished.out
     assert "personalized accuracy, mean (std) over clients" in finished.out
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -363,7 +363,7 @@ def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
 def test_list_shows_every_algorithm_and_task(capfd):
     finished = run_here(capfd, "--list")
     assert finished.status == 0
-    for name in [*catalogue.ALGORITHMS, *tasks.TASKS]:
+    for name in [*catalog.ALGORITHMS, *tasks.TASKS]:
         assert re.search(rf"^  {name} ", finished.out, re.MULTILINE)
 
 
@@ -372,7 +372,7 @@ def test_helpshort_names_every_flag_and_who_uses_it():
     text = " ".join(
         f"--{flag.name}: {flag.help}" for flag in cli.FLAGS.FlagDict().values()
     )
-    for recipe in catalogue.ALGORITHMS.values():
+    for recipe in catalog.ALGORITHMS.values():
         for name in recipe.hyperparameters():
             assert re.search(rf"--(\[no\])?{name}: ", text), name
     words = " ".join(text.split())

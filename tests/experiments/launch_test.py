@@ -9,7 +9,7 @@ import tasks
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
-from tff_algos.experiments import catalogue, launch, plugins
+from tff_algos.experiments import catalog, launch, plugins
 from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError
@@ -87,7 +87,7 @@ def test_the_plot_shows_loss_and_accuracy(result):
 
 def test_a_task_that_is_already_loaded_runs(tmp_path):
     result = experiments.run(
-        catalogue.get("fedavg"),
+        catalog.get("fedavg"),
         tiny_task.make(),
         output_dir=tmp_path,
         clients_per_round=3,
@@ -120,7 +120,7 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_pa
 
 
 def test_unknown_names_are_told_the_nearest():
-    with pytest.raises(catalogue.UnknownAlgorithmError, match="did you mean fedavg?"):
+    with pytest.raises(catalog.UnknownAlgorithmError, match="did you mean fedavg?"):
         experiments.run("fed_avg", "adult")
 
 
@@ -137,7 +137,7 @@ def test_settings_have_their_users():
 
 def test_settings_go_to_those_who_declare_them():
     options, task_options, settings = launch.resolve(
-        catalogue.get("fedprox"),
+        catalog.get("fedprox"),
         tasks.get("emnist"),
         {"seed": 3, "only_digits": True, "proximal_strength": 0.25},
     )

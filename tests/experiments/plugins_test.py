@@ -10,7 +10,7 @@ import pytest
 import tasks
 from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
-from tff_algos.experiments import catalogue, plugins
+from tff_algos.experiments import catalog, plugins
 
 # FedAvg whose clients step by the signs of their gradients: all that it takes.
 SIGN_AVG = '''"""SignAvg: FedAvg whose clients step by the signs of their gradients."""
@@ -136,7 +136,7 @@ def test_entry_points_are_found(sign_avg, monkeypatch):
         ("TASKS = [1]", "--module=bad_package offers 1, expected a TaskEntry"),
         ("1 / 0", "--module=bad_package cannot be imported: ZeroDivisionError"),
         (
-            "import tff_algos.experiments.catalogue as c; RECIPES = [c.get('fedavg')]",
+            "import tff_algos.experiments.catalog as c; RECIPES = [c.get('fedavg')]",
             "--module=bad_package offers fedavg, which is taken",
         ),
     ],
@@ -157,7 +157,7 @@ def test_a_module_that_is_not_there_is_named():
         plugins.load(["nowhere"])
 
 
-RECIPE = attrs.evolve(catalogue.get("fedavg"), name="own_fedavg")
+RECIPE = attrs.evolve(catalog.get("fedavg"), name="own_fedavg")
 ENTRY = attrs.evolve(tasks.get("mnist"), name="own_mnist")
 
 
@@ -179,11 +179,11 @@ def test_a_named_module_adds_its_recipes_and_tasks(module):
     found = plugins.load([name, name])
     assert found.algorithms["own_fedavg"] is RECIPE
     assert found.tasks["own_mnist"] is ENTRY
-    assert found.algorithms.keys() - catalogue.ALGORITHMS.keys() == {"own_fedavg"}
+    assert found.algorithms.keys() - catalog.ALGORITHMS.keys() == {"own_fedavg"}
     assert found.tasks.keys() - tasks.TASKS.keys() == {"own_mnist"}
 
 
 def test_without_modules_there_is_what_this_package_has():
     found = plugins.load()
-    assert found.algorithms == catalogue.ALGORITHMS
+    assert found.algorithms == catalog.ALGORITHMS
     assert found.tasks == tasks.TASKS

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tff_algos.experiments import catalogue
+from tff_algos.experiments import catalog
 from tff_algos.hyperparameters import HyperparameterError
 
 
 def test_flags_beat_the_papers_setting_which_beats_the_tasks():
-    centralized = catalogue.get("centralized")
+    centralized = catalog.get("centralized")
     task_settings = {"client_learning_rate": 0.5, "client_batch_size": 7, "unused": 1}
     settings = centralized.resolve("emnist", task_settings, {})
     assert settings["client_learning_rate"] == 0.001
@@ -18,7 +18,7 @@ def test_flags_beat_the_papers_setting_which_beats_the_tasks():
 
 
 def test_steps_replace_epochs():
-    fedavg = catalogue.get("fedavg")
+    fedavg = catalog.get("fedavg")
     settings = fedavg.resolve("emnist", {}, {"client_steps_per_round": 4})
     batches = fedavg.batches(settings)
     assert (batches.num_steps, batches.num_epochs) == (4, None)
@@ -29,7 +29,7 @@ def test_steps_replace_epochs():
 
 def test_a_builders_weighting_is_the_flags_default():
     weightings = {
-        name: catalogue.get(name).resolve("any", {}, {})["client_weighting"]
+        name: catalog.get(name).resolve("any", {}, {})["client_weighting"]
         for name in ("fedavg", "fedmgda", "fedavg_n")
     }
     assert weightings == {
@@ -63,4 +63,4 @@ def test_a_builders_weighting_is_the_flags_default():
 )
 def test_settings_that_do_not_go_together_are_refused(name, chosen, message):
     with pytest.raises(HyperparameterError, match=message):
-        catalogue.get(name).resolve("emnist", {}, chosen)
+        catalog.get(name).resolve("emnist", {}, chosen)

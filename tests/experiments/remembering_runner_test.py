@@ -12,7 +12,7 @@ import tff_algos
 from tests.testing import tiny_task
 from tests.testing.speed import some_fast
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import catalogue, cohorts, run_spec, runner
+from tff_algos.experiments import catalog, cohorts, run_spec, runner
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
@@ -222,7 +222,7 @@ def test_dropping_out_of_pooled_data_is_refused(tmp_path):
 
 
 def test_feddyn_adapts_to_the_mean_of_what_clients_process(tmp_path):
-    recipe = catalogue.get("feddyn")
+    recipe = catalog.get("feddyn")
     chosen = {
         "adaptive_regularization": True,
         "dynamic_regularization": 0.5,

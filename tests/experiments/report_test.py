@@ -1,7 +1,7 @@
 """What is printed: aligned tables, of a run, of what there is, of a pair's flags."""
 
 import tasks
-from tff_algos.experiments import catalogue, report
+from tff_algos.experiments import catalog, report
 from tff_algos.experiments.run_spec import RunOptions
 
 SUMMARY = {
@@ -58,21 +58,21 @@ def test_the_table_of_a_run_has_its_numbers():
     assert found["peak memory"] == "900 MB, runtime 0 MB"
 
 
-def test_the_catalogue_has_a_line_for_each():
-    text = report.catalogue([catalogue.get("fedavg")], [tasks.get("mnist")])
-    assert f"  fedavg  {catalogue.get('fedavg').summary}\n" in text
+def test_the_catalog_has_a_line_for_each():
+    text = report.catalog([catalog.get("fedavg")], [tasks.get("mnist")])
+    assert f"  fedavg  {catalog.get('fedavg').summary}\n" in text
     assert f"  mnist  {tasks.get('mnist').summary}\n" in text
 
 
 def test_a_pairs_flags_have_the_pairs_defaults():
-    text = report.settings(catalogue.get("fedavg"), tasks.get("emnist"), RunOptions)
+    text = report.settings(catalog.get("fedavg"), tasks.get("emnist"), RunOptions)
     assert text.startswith("FedAvg (") and " on emnist: flags and defaults\n" in text
     lines = {line.split()[0] for line in text.splitlines()[1:]}
     assert {"--client_learning_rate=0.02", "--seed=0", "--model=cnn"} <= lines
 
 
 def test_tables_of_the_readme_have_a_row_for_each():
-    recipe, entry = catalogue.get("fedavg"), tasks.get("emnist")
+    recipe, entry = catalog.get("fedavg"), tasks.get("emnist")
     lines = report.markdown_tables([recipe], [entry]).splitlines()
     assert lines[2] == (
         f"| `fedavg` | {recipe.title} | {recipe.summary} | {recipe.paper} |"

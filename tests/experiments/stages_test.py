@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_algos.experiments import catalogue
+from tff_algos.experiments import catalog
 from tff_algos.experiments.stages import personalized_rounds
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -30,4 +30,4 @@ def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
     names = ("total_rounds", "pretrain_rounds", "finetune_rounds")
     chosen = dict(zip(names, given_rounds, strict=True))
     with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
-        catalogue.get("personalized_fedavg").resolve("emnist", {}, chosen)
+        catalog.get("personalized_fedavg").resolve("emnist", {}, chosen)

@@ -14,7 +14,7 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [VECTOR, VECTOR, VECTOR, SCALAR]
 # Traced once, with n unknown, for all examples.
 project = tf.function(box_simplex.project, input_signature=SIGNATURE)
-minimise_linear = tf.function(box_simplex.minimise_linear, input_signature=SIGNATURE)
+minimize_linear = tf.function(box_simplex.minimize_linear, input_signature=SIGNATURE)
 
 many = hypothesis.settings(max_examples=500, deadline=None, derandomize=True)
 fewer = hypothesis.settings(many, max_examples=200)
@@ -149,7 +149,7 @@ def test_fixed_elements_keep_their_value_and_change_nothing():
 def test_a_vertex_costs_as_little_as_scipys_linear_program(data):
     lower, upper, total = data.draw(boxes())
     costs = data.draw(points(len(lower)))
-    result = minimise_linear(costs, lower, upper, total).numpy()
+    result = minimize_linear(costs, lower, upper, total).numpy()
     check_feasible(result, lower, upper, total)
     assert np.sum((lower < result) & (result < upper)) <= 1
 
@@ -169,5 +169,5 @@ def test_a_vertex_costs_as_little_as_scipys_linear_program(data):
 
 def test_the_first_of_equally_cheap_elements_is_filled():
     costs, lower, upper = np.array([2.0, 1.0, 1.0]), np.zeros(3), np.full(3, 0.6)
-    result = minimise_linear(costs, lower, upper, 1.0)
+    result = minimize_linear(costs, lower, upper, 1.0)
     np.testing.assert_allclose(result, [0.0, 0.6, 0.4], atol=1e-15)

@@ -123,7 +123,7 @@ class TestTask:
 
 def test_channels_are_standardized_as_computed_by_hand():
     images = np.array([[[[0, 255]], [[51, 102]]]], np.uint8)
-    found = array_data.standardised(images, means=(0.2, 0.5), deviations=(0.1, 0.25))
+    found = array_data.standardized(images, means=(0.2, 0.5), deviations=(0.1, 0.25))
     assert found.dtype == np.float32
     np.testing.assert_allclose(
         found, [[[[-2.0, 2.0]], [[0.0, -0.4]]]], rtol=1e-6, atol=1e-6

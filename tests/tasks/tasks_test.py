@@ -1,4 +1,4 @@
-"""The catalogue of tasks: names, options, what loading does and does not."""
+"""The catalog of tasks: names, options, what loading does and does not."""
 
 import pytest
 

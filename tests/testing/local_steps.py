@@ -11,7 +11,7 @@ import tff_algos
 from tasks.task import Task
 from tests.testing import problems
 from tests.testing.problems import f32
-from tff_algos.experiments import catalogue, cohorts
+from tff_algos.experiments import catalog, cohorts
 
 RATE, BATCH, STEPS = 0.1, 4, 3
 SIZES = (2, 5, 11)
@@ -39,7 +39,7 @@ def stage_of(algo, **hparams):
         "client_learning_rate": RATE,
     }
     chosen = {name: v for name, v in (chosen | hparams).items() if v is not None}
-    recipe = catalogue.get(algo)
+    recipe = catalog.get(algo)
     (stage,) = recipe.stages(task(), recipe.resolve("linear", {}, chosen))
     return stage
 

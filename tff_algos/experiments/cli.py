@@ -20,7 +20,7 @@ from absl import app, flags, logging
 import tasks
 from tasks.task import TaskError
 from tff_algos import execution, messages
-from tff_algos.experiments import catalogue, plugins, report, runner
+from tff_algos.experiments import catalog, plugins, report, runner
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.launch import (
@@ -46,7 +46,7 @@ _USER_ERRORS = (
     HyperparameterError,
     RunError,
     TaskError,
-    catalogue.UnknownAlgorithmError,
+    catalog.UnknownAlgorithmError,
 )
 
 
@@ -209,12 +209,12 @@ def _run() -> int:
     """Runs what the flags ask for and returns the exit status."""
     choices = plugins.load(FLAGS.module)
     if FLAGS.list and FLAGS.algo is None:
-        print(report.catalogue(choices.algorithms.values(), choices.tasks.values()))
+        print(report.catalog(choices.algorithms.values(), choices.tasks.values()))
         return 0
     for name in ("algo", "task"):
         if FLAGS[name].value is None:
             raise RunError(f"--{name} is missing: --list shows what there is.")
-    recipe = catalogue.get(FLAGS.algo, choices.algorithms)
+    recipe = catalog.get(FLAGS.algo, choices.algorithms)
     entry = tasks.get(FLAGS.task, choices.tasks)
     if FLAGS.list:
         print(report.settings(recipe, entry, RunOptions))

@@ -14,7 +14,7 @@ import attrs
 import tasks
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
-from tff_algos.experiments import catalogue, malicious_clients, plugins, runner
+from tff_algos.experiments import catalog, malicious_clients, plugins, runner
 from tff_algos.experiments.recipe import Recipe, Settings
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.hyperparameters import Hyperparameter, HyperparameterError, declared
@@ -104,7 +104,7 @@ def run(
         runtime_devices=runtime_devices,
         command="tff_algos.experiments.run",
     )
-    recipe = catalogue.get(algo, choices.algorithms) if isinstance(algo, str) else algo
+    recipe = catalog.get(algo, choices.algorithms) if isinstance(algo, str) else algo
     if isinstance(task, str):
         task = tasks.get(task, choices.tasks)
     set_context(launch)

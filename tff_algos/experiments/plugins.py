@@ -14,7 +14,7 @@ import attrs
 
 import tasks
 from tasks.task import TaskEntry
-from tff_algos.experiments import catalogue
+from tff_algos.experiments import catalog
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.recipe import Recipe
 
@@ -48,7 +48,7 @@ def load(modules: Sequence[str] = ()) -> Choices:
       ModuleError: If a module cannot be imported, offers nothing, or offers a name that
         is taken.
     """
-    algorithms, entries = dict(catalogue.ALGORITHMS), dict(tasks.TASKS)
+    algorithms, entries = dict(catalog.ALGORITHMS), dict(tasks.TASKS)
     for name, module in _modules(modules):
         recipes = getattr(module, "RECIPES", ())
         offered = getattr(module, "TASKS", ())

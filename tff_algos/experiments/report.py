@@ -85,7 +85,7 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     return f"\n{title}\n{text_table(rows)}"
 
 
-def catalogue(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
+def catalog(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
     """Returns the lists of algorithms and tasks."""
     algorithm_rows = [(a.name, a.summary) for a in algorithms]
     task_rows = [(t.name, t.summary) for t in tasks]

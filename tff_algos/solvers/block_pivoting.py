@@ -68,7 +68,7 @@ def _with_one_free(
     Without a free weight, the sum of the weights would be wrong.
     """
     gradient = tf.linalg.matvec(problem.gram, weights)
-    vertex = box_simplex.minimise_linear(
+    vertex = box_simplex.minimize_linear(
         gradient, problem.lower, problem.upper, problem.total
     )
     raised = tf.where(vertex > problem.lower, gradient, -np.inf)

@@ -70,7 +70,7 @@ def _shift(
     return breakpoints[last] + tf.math.divide_no_nan(excess, num_inside[last])
 
 
-def minimise_linear(
+def minimize_linear(
     costs: tf.Tensor,
     lower: tf.Tensor,
     upper: tf.Tensor,

@@ -43,7 +43,7 @@ def restrict(gram: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 def certificate(problem: Problem, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the Frank-Wolfe gap of weights and the gap at which the search ends."""
     gradient = tf.linalg.matvec(problem.gram, weights)
-    vertex = box_simplex.minimise_linear(
+    vertex = box_simplex.minimize_linear(
         gradient, problem.lower, problem.upper, problem.total
     )
     difference = weights - vertex
@@ -96,7 +96,7 @@ def within(problem: Problem, weights: tf.Tensor) -> tf.Tensor:
     weights = tf.clip_by_value(weights, problem.lower, problem.upper)
     lack = problem.total - tf.reduce_sum(weights)
     room = tf.where(lack > 0, problem.upper - weights, weights - problem.lower)
-    moved = box_simplex.minimise_linear(
+    moved = box_simplex.minimize_linear(
         tf.linalg.diag_part(problem.gram), tf.zeros_like(room), room, tf.abs(lack)
     )
     weights += tf.sign(lack) * moved

@@ -72,13 +72,13 @@ def _response_normalized(x):
 def test_response_normalization_is_pytorchs():
     # Large, so that the denominators are far from one.
     x = 200.0 * np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("f4")
-    found = cifar.pairwise_response_normalisation(tf.constant(x))
+    found = cifar.pairwise_response_normalization(tf.constant(x))
     np.testing.assert_allclose(found, _response_normalized(x), rtol=1e-5)
     assert np.abs(found / x).max() < 1.0 and np.abs(found / x).min() < 0.5
 
 
 def test_response_normalization_gives_numbers_computed_by_hand():
-    found = cifar.pairwise_response_normalisation(
+    found = cifar.pairwise_response_normalization(
         tf.constant([[100.0, 0.0, 300.0]]), alpha=2e-4, beta=0.5, k=3.0
     )
     np.testing.assert_allclose(found, [[50.0, 0.0, 300.0 / 12.0**0.5]], rtol=1e-6)
@@ -88,13 +88,13 @@ def test_response_normalization_of_zeros_has_gradients():
     x = tf.zeros([1, 4])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        total = tf.reduce_sum(cifar.pairwise_response_normalisation(x))
+        total = tf.reduce_sum(cifar.pairwise_response_normalization(x))
     np.testing.assert_array_equal(tape.gradient(total, x), np.ones((1, 4)))
 
 
 def _keras_model(model_id):
     layers = tf_keras.layers
-    normalized = layers.Lambda(cifar.pairwise_response_normalisation)
+    normalized = layers.Lambda(cifar.pairwise_response_normalization)
     convolutions = {
         "cnn": [
             layers.Conv2D(64, 5, padding="same", activation="relu"),

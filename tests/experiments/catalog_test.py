@@ -1,14 +1,14 @@
-"""Every algorithm of the catalogue has valid defaults and describes its settings."""
+"""Every algorithm of the catalog has valid defaults and describes its settings."""
 
 import inspect
 
 import pytest
 
 import tff_algos
-from tff_algos.experiments import catalogue
+from tff_algos.experiments import catalog
 
 
-@pytest.mark.parametrize("recipe", catalogue.RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", catalog.RECIPES, ids=lambda recipe: recipe.name)
 def test_every_algorithm_has_valid_defaults_and_describes_its_hyperparameters(recipe):
     recipe.resolve("any task", {}, {})
     for field in recipe.hyperparameters().values():
@@ -27,7 +27,7 @@ def test_every_argument_of_a_public_builder_is_spelled_out(name):
 
 
 def test_an_algorithm_with_momentum_is_its_base_with_another_default():
-    base, variant = catalogue.get("moon"), catalogue.get("moonm")
+    base, variant = catalog.get("moon"), catalog.get("moonm")
     assert base.build is variant.build
     chosen = {"server_momentum": 0.9}
     assert base.resolve("t", {}, chosen) == variant.resolve("t", {}, {})
