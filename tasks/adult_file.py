@@ -106,7 +106,7 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray]:
     except (OSError, ValueError, csv.Error) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise TaskError(
-            f"{path} is no file of UCI's Adult: {reason}; replace it, remove it for "
+            f"{path} is not a file of UCI's Adult: {reason}; replace it, remove it for "
             "--data=tff to download it anew, or use --data=generated."
         ) from error
     features = np.zeros((len(people), NUM_FEATURES), np.uint8)

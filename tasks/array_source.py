@@ -190,7 +190,7 @@ def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
         yield
     except Unfit as problem:
         raise TaskError(
-            f"{path} is no {data_set.name} data set: {problem}; replace or remove it, "
+            f"{path} is not a {data_set.name} data set: {problem}; replace or remove it, "
             "or use --data=generated."
         ) from problem
 

@@ -252,7 +252,7 @@ def read_words(path: str, count: int) -> list[bytes]:
     # A line is not a word and its count.
     except ValueError:
         raise TaskError(
-            f"{path} has a line that is no word with its count: {line[:60]!r}; replace "
+            f"{path} has a line that is not a word with its count: {line[:60]!r}; replace "
             "it, remove it for --data=tff to download it anew, or use --data=generated."
         ) from None
     except OSError as error:

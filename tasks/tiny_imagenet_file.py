@@ -120,7 +120,7 @@ def _read_text(read_member: _ReadMember, name: str) -> str:
     try:
         return read_member(name).decode()
     except UnicodeDecodeError as error:
-        raise Unfit(f"{name} is no text") from error
+        raise Unfit(f"{name} is not text") from error
 
 
 def _train_images(classes: Sequence[str], layout: Layout) -> list[tuple[str, int]]:
@@ -163,7 +163,7 @@ def _decode(read_member: _ReadMember, names: Sequence[str]) -> np.ndarray:
                 content, channels=3, dct_method="INTEGER_ACCURATE"
             ).numpy()
         except tf.errors.InvalidArgumentError as error:
-            raise Unfit(f"{messages.shortened(name)} is no JPEG image") from error
+            raise Unfit(f"{messages.shortened(name)} is not a JPEG image") from error
         if decoded.shape != IMAGE_SHAPE:
             raise Unfit(
                 f"{name} has shape {list(decoded.shape)}, not {list(IMAGE_SHAPE)}"

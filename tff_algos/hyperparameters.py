@@ -156,7 +156,7 @@ class Hyperparameter:
         """Returns a value as `kind`.
 
         Numbers of other kinds, such as NumPy's, are taken; integers for floats, never
-        the reverse. Booleans are no numbers.
+        the reverse. Booleans are not numbers.
 
         Raises:
           HyperparameterError: If it is invalid.

@@ -357,7 +357,7 @@ def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
     finished = run_here(capfd, *(part.format(path) for part in form))
     assert finished.status == 2
     (line,) = finished.err.splitlines()
-    assert line.startswith(f"error: --flagfile: {path}, or what it includes, is no ")
+    assert line.startswith(f"error: --flagfile: {path}, or what it includes, is not ")
 
 
 def test_list_shows_every_algorithm_and_task(capfd):

@@ -54,7 +54,7 @@ class TestBadFiles:
             load(tmp_path, data)
         message = str(error.value)
         path = tmp_path / "adult.data"
-        assert message.startswith(f"{path} is no file of UCI's Adult: ")
+        assert message.startswith(f"{path} is not a file of UCI's Adult: ")
         assert "--data=tff" in message and "--data=generated" in message
         assert "\n" not in message
 
@@ -71,7 +71,7 @@ class TestBadFiles:
     def test_what_is_no_such_file_is_named(self, spoil, problem, tmp_path):
         path = write(tmp_path) / "adult.test"
         spoil(path)
-        with pytest.raises(TaskError, match=f"adult.test is no file .*{problem}"):
+        with pytest.raises(TaskError, match=f"adult.test is not a file .*{problem}"):
             load(tmp_path)
 
     def test_a_test_file_without_a_label_of_the_training_file(self, tmp_path):

@@ -88,7 +88,7 @@ class TestNpz:
         with pytest.raises(TaskError, match=problem) as error:
             array_source.load_arrays(data_set, options(tmp_path, data))
         message = str(error.value)
-        assert message.startswith(f"{path} is no toy data set: ")
+        assert message.startswith(f"{path} is not a toy data set: ")
         assert "--data=generated" in message and "\n" not in message
 
     @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class TestNpz:
     def test_a_corrupt_file_is_an_error(self, spoil, problem, data_set, tmp_path):
         path = _save(tmp_path)
         spoil(path)
-        with pytest.raises(TaskError, match=f"toy.npz is no toy .*({problem})"):
+        with pytest.raises(TaskError, match=f"toy.npz is not a toy .*({problem})"):
             array_source.load_arrays(data_set, options(tmp_path))
 
 
@@ -166,7 +166,7 @@ class TestMember:
         with pytest.raises(TaskError, match=problem) as error:
             array_source.load_arrays(data_set, options(tmp_path))
         message = str(error.value)
-        assert message.startswith(f"{path} is no toy data set: ")
+        assert message.startswith(f"{path} is not a toy data set: ")
         assert message.isprintable() and len(message) < 600
 
     @pytest.mark.parametrize(
@@ -296,7 +296,9 @@ class TestOwnForm:
 
     def test_what_is_wrong_names_the_file(self, own, tmp_path):
         (tmp_path / "toy.a").write_text("0")
-        message = r"toy.a is no toy data set: x_train has shape \[0, .*--data=generated"
+        message = (
+            r"toy.a is not a toy data set: x_train has shape \[0, .*--data=generated"
+        )
         with pytest.raises(TaskError, match=message):
             array_source.load_arrays(own, options(tmp_path))
 

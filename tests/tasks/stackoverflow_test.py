@@ -240,7 +240,7 @@ class TestRealData:
             (b"a 9\nb 7\n", "--vocab_size=3: .*word_count has 2 words"),
             (b"a 9\na 9\nb 1\n", "--vocab_size=3: .*word_count has 2 words"),
             (b"a 9\nb\nc 2\n", r"word_count has a line .*count: b'b\\n'"),
-            (b"a 9\nb many\nc 2\n", "a line that is no word with its count"),
+            (b"a 9\nb many\nc 2\n", "a line that is not a word with its count"),
         ],
     )
     def test_word_counts_that_will_not_do(self, text, problem, tmp_path):

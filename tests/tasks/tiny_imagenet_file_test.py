@@ -50,12 +50,12 @@ def test_images_are_decoded_once(data, packed, small, tmp_path):
     ("changes", "problem"),
     [
         ({GREY: None}, f"lacks .*{GREY};"),
-        ({GREY: b"no image"}, f"{GREY} is no JPEG image;"),
+        ({GREY: b"no image"}, f"{GREY} is not a JPEG image;"),
         ({GREY: jpeg(GREY, size=32)}, r"shape \[32, 32, 3\], not \[64, 64, 3\];"),
         ({"wnids.txt": None}, "lacks .*wnids.txt;"),
         ({"wnids.txt": b"n01\nn02\n"}, "lists 2 classes in 2 lines, not 3;"),
         ({"wnids.txt": b"n01\nn01\nn02"}, "lists 2 classes in 3 lines, not 3;"),
-        ({"wnids.txt": b"\xff\xfe"}, "wnids.txt is no text;"),
+        ({"wnids.txt": b"\xff\xfe"}, "wnids.txt is not text;"),
         (
             {"val/val_annotations.txt": b"val_0.JPEG\tn77\t0"},
             r"a line without a class: 'val_0.JPEG\\tn77",

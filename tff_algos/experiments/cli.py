@@ -153,14 +153,14 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
       arguments: The name of the program, then the command line.
 
     Returns:
-      The name of the program, then what is no flag.
+      The name of the program, then the arguments that are not flags.
     """
     _define_flags_of(arguments)
     try:
         return FLAGS(arguments)
     except UnicodeDecodeError as error:
         files = " or ".join(_values_of("flagfile", arguments))
-        _exit_with(f"--flagfile: {files}, or what it includes, is no text ({error}).")
+        _exit_with(f"--flagfile: {files}, or what it includes, is not text ({error}).")
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
         text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
