@@ -157,10 +157,10 @@ def build_gradma_s(
       memory_size: Most clients whose updates the server remembers.
       memory_decay: Factor on remembered updates after every round.
       memory_dtype: Type of the updates that the server remembers; None for the weights'.
-      server_learning_rate: Server learning rate; unused with `server_optimizer_fn`.
+      server_learning_rate: Server learning rate.
       server_momentum: Momentum of the server's step.
-      server_optimizer_fn: Takes the corrected momentum as gradient; SGD with
-        `server_learning_rate` by default.
+      server_optimizer_fn: Takes the corrected momentum as gradient, instead of SGD with
+        `server_learning_rate`, the default.
       qp_margin: As in `build_gradma_w`.
       qp_scope: As in `build_gradma_w`.
 
