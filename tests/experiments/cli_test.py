@@ -369,15 +369,8 @@ def test_list_shows_every_algorithm_and_task(capfd):
 
 def test_helpshort_names_every_flag_and_who_uses_it():
     cli.define_flags()
-<<<<<<< HEAD
-    text = " ".join(
-        f"--{flag.name}: {flag.help}" for flag in cli.FLAGS.FlagDict().values()
-    )
-    for recipe in catalog.ALGORITHMS.values():
-=======
     text = " ".join(f"--{name}: {cli.FLAGS[name].help}" for name in cli.FLAGS)
-    for recipe in catalogue.ALGORITHMS.values():
->>>>>>> mirror
+    for recipe in catalog.ALGORITHMS.values():
         for name in recipe.hyperparameters():
             assert re.search(rf"--(\[no\])?{name}: ", text), name
     words = " ".join(text.split())
