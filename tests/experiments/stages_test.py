@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.testing import tiny_task
 from tff_algos.experiments import catalog
 from tff_algos.experiments.stages import personalized_rounds
 from tff_algos.hyperparameters import HyperparameterError
@@ -31,3 +32,14 @@ def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
     chosen = dict(zip(names, given_rounds, strict=True))
     with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
         catalog.get("personalized_fedavg").resolve("emnist", {}, chosen)
+
+
+def test_personalized_fedavg_runs_its_default_rounds_in_two_stages():
+    recipe = catalog.get("personalized_fedavg")
+    settings = recipe.resolve("tiny", {}, {"client_epochs_per_round": 3})
+    assert settings["total_rounds"] is None
+    pretrain, finetune = recipe.stages(tiny_task.make(), settings)
+    assert (pretrain.name, pretrain.num_rounds) == ("fedavg", 20)
+    assert (finetune.name, finetune.num_rounds) == ("reptile", 8)
+    assert (pretrain.batches.num_epochs, finetune.batches.num_steps) == (3, 10)
+    assert pretrain.clients_per_round == finetune.clients_per_round == 5

@@ -273,9 +273,11 @@ class Recipe:
             "process": process,
             "num_rounds": settings["total_rounds"],
             "clients_per_round": settings["clients_per_round"],
-            "batches": self.batches(settings),
+            **others,
         }
-        return Stage(**attributes | others)
+        if "batches" not in others:
+            attributes["batches"] = self.batches(settings)
+        return Stage(**attributes)
 
 
 def has_statistics(model: ModelOrFn) -> bool:
