@@ -320,7 +320,7 @@ def test_bad_hyperparameters_are_named_in_one_line(builder, changes, message):
 
 @pytest.mark.parametrize("builder", [tff_algos.build_gradma_w, tff_algos.build_gradma])
 def test_corrected_steps_refuse_models_in_variables(builder):
-    with pytest.raises(TypeError, match="FunctionalModel, which has gradients.*found"):
+    with pytest.raises(TypeError, match="FunctionalModel, whose gradients.*found"):
         build(builder, variable)
 
 

@@ -47,7 +47,7 @@ def test_the_newest_are_kept_and_none_is_written_twice(tmp_path):
 def test_a_state_of_another_model_is_refused(tmp_path):
     saved = checkpoints.Checkpoints(tmp_path)
     saved.save(1, state(1, 2))
-    with pytest.raises(ResumeError, match="is of another model or algorithm"):
+    with pytest.raises(ResumeError, match="belongs to another model or algorithm"):
         saved.load(1, state(1, 2, 3))
 
 
