@@ -143,7 +143,7 @@ def test_a_deleted_metrics_file_is_told_and_the_later_rows_are_kept(
     told = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
     (line,) = told
     assert line == (
-        f"warning: {folder}/metrics_log.csv has no row of rounds 1-2, done before and not "
+        f"warning: {folder}/metrics.csv has no row of rounds 1-2, done before and not "
         "run again: it begins with round 3."
     )
     assert [row["round"] for row in read_rows(folder / "metrics.csv")] == [3]
