@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.leaves import digits, leaf_of, mean_of_doubles, passes_of
-from tff_algos.execution import chunk_functions, graph_functions
+from tff_algos.execution import chunk_functions, tracing
 from tff_algos.execution.vectorization import NotVectorizableError
 
 CPU = "/device:CPU:0"
@@ -17,7 +17,7 @@ def map_clients(leaf, *tensors, stacked):
         return chunk_functions.map_clients(leaf, tf.constant(3), tensors, stacked)
 
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    return graph_functions.trace(run, specs)(*tensors)
+    return tracing.trace(run, specs)(*tensors)
 
 
 def test_clients_values_are_stacked_and_the_servers_shared():

@@ -1,7 +1,4 @@
-"""Fragments of a plan as functions: their values, and what they hold."""
-
-import gc
-import weakref
+"""Fragments of a plan as functions: their values."""
 
 import numpy as np
 import pytest
@@ -16,8 +13,6 @@ from tests.testing.leaves import (
     steps_of,
 )
 from tff_algos.execution import graph_functions
-
-SCALAR = tf.TensorSpec([], tf.float32)
 
 
 @tff.tensorflow.computation(np.float32, np.float32)
@@ -49,21 +44,3 @@ def test_accumulators_take_a_clients_values():
     accumulate = graph_functions.build_accumulate(client_pass.aggregates)
     (total,) = accumulate(tf.constant(12.0), tf.constant(3.0))
     assert float(total) == 123.0
-
-
-def test_a_graph_goes_with_its_function():
-    traced = graph_functions.concrete_function(lambda x: [x + 1], [SCALAR])
-    graph = weakref.ref(traced.graph)
-    gc.disable()
-    try:
-        del traced
-        assert graph() is None
-    finally:
-        gc.enable()
-
-
-def test_a_traced_function_keeps_what_it_captures():
-    variable = tf.Variable(5.0)
-    traced = graph_functions.trace(lambda x: [x + variable], [SCALAR])
-    variable.assign(7.0)
-    assert float(traced(tf.constant(1.0))[0]) == 8.0

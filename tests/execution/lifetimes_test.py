@@ -13,7 +13,7 @@ from tensorflow.python.eager import context as eager_context
 
 from tests.testing import equivalence
 from tff_algos import execution
-from tff_algos.execution import compilation, graph_functions, in_process
+from tff_algos.execution import compilation, in_process, tracing
 
 _MANY = in_process._MAX_LATEST_PROGRAMS + 4
 
@@ -94,7 +94,7 @@ def test_what_tensorflow_knows_of_a_program_goes_with_it(context):
 def test_leaves_and_graphs_do_not_wait_for_the_garbage_collector(context, compiled):
     computation = _sum_of_scaled(5.0)
     assert equivalence.call(context, computation, [2.0]) == 10.0
-    traced = graph_functions.concrete_function(
+    traced = tracing.concrete_function(
         lambda x: [x + tf.ones([10])], [tf.TensorSpec([10])]
     )
     graph = weakref.ref(traced.graph)

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.execution import graph_functions, types, vectorization
+from tff_algos.execution import tracing, types, vectorization
 from tff_algos.execution.client_passes import Tensors
 from tff_algos.execution.dataflow import Aggregate, Placement
 from tff_algos.execution.lazy import Lazy
@@ -56,7 +56,7 @@ def _concrete(leaf: Leaf, specs: Sequence[tf.TensorSpec]) -> Callable[..., Tenso
     present = [
         spec for spec, name in zip(specs, leaf.inputs, strict=True) if name is not None
     ]
-    return graph_functions.trace(lambda *tensors: _fed(leaf, iter(tensors)), present)
+    return tracing.trace(lambda *tensors: _fed(leaf, iter(tensors)), present)
 
 
 def _fed(leaf: Leaf, tensors: Iterator[tf.Tensor]) -> list[tf.Tensor]:
@@ -96,7 +96,7 @@ class _Vectorized:
                 return transform(map_clients(leaf, num_clients, tensors, which))
 
         own = itertools.compress(specs, self._present)
-        self._function = graph_functions.trace(run, [tf.TensorSpec([], tf.int32), *own])
+        self._function = tracing.trace(run, [tf.TensorSpec([], tf.int32), *own])
 
     def __call__(
         self, num_clients: int, tensors: Sequence[tf.Tensor | None]
@@ -250,7 +250,7 @@ def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
             num_clients = tf.shape(tensors[is_batch.index(True)])[0]
             return _step_clients(reduction, num_clients, tensors)
 
-    return graph_functions.trace(step, specs)
+    return tracing.trace(step, specs)
 
 
 def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
@@ -271,7 +271,7 @@ def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tens
                 for old, new in zip(tensors[: len(states)], states, strict=True)
             ]
 
-    return graph_functions.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
+    return tracing.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
 
 
 class ChunkFunctions:
@@ -333,7 +333,7 @@ def build_accumulate(
                 old, new = old[num_zeros:], new[num_values:]
         return results
 
-    return graph_functions.trace(accumulate, specs)
+    return tracing.trace(accumulate, specs)
 
 
 def _add(

@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 
 from tff_algos.execution import leaves as leaves_lib
-from tff_algos.execution import sequences, types
+from tff_algos.execution import sequences, types, variables
 
 
 class UnsupportedComputationError(ValueError):
@@ -279,6 +279,7 @@ class _Evaluator:
         if id(block) not in self._leaves:
             try:
                 leaf = leaves_lib.from_block(block, f"leaf{len(self._leaves)}")
+                leaf = variables.lift(leaf)
             except ValueError as error:
                 raise UnsupportedComputationError(
                     f"The in-process runtime cannot run {_shortened(block)}: {error}"

@@ -1,26 +1,19 @@
 """Fragments of a plan as TensorFlow functions."""
 
-import contextlib
-import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
-from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import func_graph
 
 from tff_algos.execution import leaves as leaves_lib
-from tff_algos.execution import sequences, types
+from tff_algos.execution import sequences, tracing, types
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Node, Port, Select
 from tff_algos.execution.plan import Fragment
 
-Function = Callable[..., Sequence[tf.Tensor]]
 GetLeaf = Callable[[leaves_lib.Leaf], leaves_lib.Leaf]
 
 
-def build(fragment: Fragment, device: str | None = None) -> Function:
+def build(fragment: Fragment, device: str | None = None) -> tracing.Function:
     """Builds one function of a fragment.
 
     Args:
@@ -40,12 +33,12 @@ def build(fragment: Fragment, device: str | None = None) -> Function:
         with tf.device(device):
             return evaluate(fragment, inputs, with_loops)
 
-    return trace(run, _specs(fragment.inputs))
+    return tracing.trace(run, _specs(fragment.inputs))
 
 
 def build_accumulate(
     aggregates: Sequence[Aggregate], device: str | None = None
-) -> Function:
+) -> tracing.Function:
     """Builds one function that adds a client's values to all accumulators.
 
     Args:
@@ -65,7 +58,7 @@ def build_accumulate(
                 aggregates, inputs[: len(totals)], inputs[len(totals) :]
             )
 
-    return trace(accumulate, _specs([*totals, *values]))
+    return tracing.trace(accumulate, _specs([*totals, *values]))
 
 
 def accumulate_each(
@@ -83,75 +76,8 @@ def accumulate_each(
     return results
 
 
-def concrete_function(
-    function: Function, specs: Sequence[tf.TensorSpec]
-) -> tf.types.experimental.ConcreteFunction:
-    """Traces a function of one tensor per spec; its graph is freed with it."""
-    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-    weakref.finalize(traced, _dismantle, traced.graph).atexit = False
-    return traced
-
-
-def _dismantle(graph: func_graph.FuncGraph) -> None:
-    """Breaks the reference cycles of a graph whose function was freed.
-
-    Otherwise its constants, which may be a model's weights, would stay alive until the
-    garbage collector runs, which is triggered by object counts, not by bytes.
-    """
-    func_graph.dismantle_func_graph(graph)
-    graph.inputs = graph.outputs = graph.structured_outputs = None
-
-
 def _specs(ports: Sequence[Port]) -> list[tf.TensorSpec]:
     return [types.tensor_spec(port.type_signature) for port in ports]
-
-
-def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
-    """Traces a function of tensors.
-
-    Args:
-      function: Maps one tensor for each of `specs` to a list of tensors.
-      specs: The tensors' specs. Calls do not check them, because the check costs more
-        than a small computation.
-
-    Returns:
-      The traced function; it must be called with tensors.
-    """
-    traced = concrete_function(function, specs)
-
-    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        with _no_temporary_variables():
-            return traced._call_flat(list(tensors), traced.captured_inputs)
-
-    return call
-
-
-@contextlib.contextmanager
-def _no_temporary_variables() -> Iterator[None]:
-    """Keeps TensorFlow from accumulating `AddN` in temporary variables.
-
-    TensorFlow's memory optimizer rewrites `AddN` this way if it estimates that tensors
-    take much memory. The variables are named by op and step, and all eager calls are
-    step 0, so two clients that run concurrently would collide and one would fail.
-    """
-    options = eager_context.context().function_call_options
-    eager_context.context().function_call_options = _without_memory_optimizer(
-        options.config_proto_serialized, options.executor_type
-    )
-    try:
-        yield
-    finally:
-        eager_context.context().function_call_options = options
-
-
-@functools.lru_cache(maxsize=16)
-def _without_memory_optimizer(
-    config: bytes, executor_type: str | None
-) -> eager_context.FunctionCallOptions:
-    changed = config_pb2.ConfigProto.FromString(config)
-    rewrites = changed.graph_options.rewrite_options
-    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
-    return eager_context.FunctionCallOptions(executor_type, changed)
 
 
 def evaluate(

@@ -241,23 +241,87 @@ def keep_loops_whole(graph_def: GraphDef) -> None:
     functions = {each.signature.name: each for each in graph_def.library.function}
     for node in all_nodes(graph_def):
         if node.op in ("While", "StatelessWhile"):
-            ops = _reached_ops(node.attr["body"].func.name, functions)
+            ops = reached_ops(node.attr["body"].func.name, functions)
             if not ops.isdisjoint(_BEHIND_FORWARD_OPS):
                 node.attr["_lower_using_switch_merge"].b = False
 
 
-def _reached_ops(
+def reached_ops(
     name: str, functions: Mapping[str, function_pb2.FunctionDef]
 ) -> set[str]:
     """Returns the ops of a function and of all functions that it calls."""
-    ops, found, waiting = set(), {name}, [name]
+    reached = reached_functions(name, functions)
+    return {node.op for each in reached for node in functions[each].node_def}
+
+
+def reached_functions(
+    name: str, functions: Mapping[str, function_pb2.FunctionDef]
+) -> set[str]:
+    """Returns a function and all functions that it calls."""
+    found, waiting = {name}, [name]
     while waiting:
         for node in functions[waiting.pop()].node_def:
-            ops.add(node.op)
             called = {each for each in called_functions(node) if each in functions}
             waiting += called - found
             found |= called
-    return ops
+    return found
+
+
+# Stateful ops that only draw random numbers.
+RANDOM_OPS = frozenset(
+    [
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    ]
+)
+# Stateful only if the functions that they call are.
+CALLS = frozenset(["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"])
+
+
+def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
+    """Returns the nodes that outputs or ops with effects need.
+
+    Drawing a random number is no effect, so an unused initial value is not drawn.
+    """
+    functions = {each.signature.name: each for each in graph_def.library.function}
+    nodes = {node.name: node for node in graph_def.node}
+    kept = {name for name, node in nodes.items() if _has_effects(node, functions)}
+    for node in nodes.values():
+        inputs = [
+            name
+            for name in node.input
+            if not name.startswith("^") or node_name(name) in kept
+        ]
+        del node.input[:]
+        node.input.extend(inputs)
+    needed = ancestors(nodes, [*map(node_name, outputs), *kept])
+    pruned = GraphDef(versions=graph_def.versions)
+    pruned.node.extend(node for node in graph_def.node if node.name in needed)
+    called = set()
+    for node in pruned.node:
+        for name in called_functions(node):
+            called |= reached_functions(name, functions)
+    pruned.library.function.extend(
+        functions[name] for name in functions if name in called
+    )
+    return pruned
+
+
+def _has_effects(
+    node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]
+) -> bool:
+    ops = {node.op}.union(*(reached_ops(f, functions) for f in called_functions(node)))
+    definitions = [
+        op_definition(op) for op in ops - CALLS - RANDOM_OPS - {"Placeholder"}
+    ]
+    return any(each is not None and each.is_stateful for each in definitions)
 
 
 def argument_specs(

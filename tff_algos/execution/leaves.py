@@ -25,12 +25,14 @@ class Leaf:
       graph_def: The graph, pruned to the outputs; may be imported many times.
       inputs: The names of the tensors to feed; `None` for unused inputs.
       outputs: The names of the tensors to fetch.
+      obstacle: Why the leaf still has variables; empty if it has none.
     """
 
     name: str
     graph_def: tf.compat.v1.GraphDef
     inputs: tuple[str | None, ...]
     outputs: tuple[str, ...]
+    obstacle: str = ""
     _functions: "_Functions" = attrs.field(init=False, repr=False)
 
     @_functions.default
@@ -53,8 +55,12 @@ class Leaf:
             return_elements=list(self.outputs),
             name=self.name,
         )
-        self._functions.add_to(tf.compat.v1.get_default_graph())
+        self.add_functions(tf.compat.v1.get_default_graph())
         return outputs
+
+    def add_functions(self, graph: tf.Graph) -> None:
+        """Adds the functions that the leaf's nodes call to a graph."""
+        self._functions.add_to(graph)
 
     @functools.cached_property
     def with_loops(self) -> "Leaf":
@@ -71,11 +77,16 @@ class Leaf:
         """`with_loops` for CPUs only."""
         return self.with_loops._rewritten(graph_rewrites.keep_loops_whole)
 
+    def with_obstacle(self, obstacle: str) -> "Leaf":
+        """Returns a leaf that says why it still has variables."""
+        return attrs.evolve(self._rewritten(), obstacle=obstacle)
+
     def _rewritten(self, *rewrites: Callable[[tf.compat.v1.GraphDef], None]) -> "Leaf":
         graph_def = tf.compat.v1.GraphDef()
         graph_def.CopyFrom(self.graph_def)
         for rewrite in rewrites:
             rewrite(graph_def)
+        # Registered functions must have unique names.
         graph_rewrites.prefix_functions(graph_def)
         return attrs.evolve(self, graph_def=graph_def)
 

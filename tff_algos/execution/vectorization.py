@@ -20,30 +20,11 @@ import tensorflow_federated as tff
 from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.python.framework import convert_to_constants
 
-from tff_algos.execution import graph_functions, graph_rewrites, types
-from tff_algos.execution.dataflow import Aggregate, Placement, Select
+from tff_algos.execution import graph_functions, graph_rewrites, tracing, types
+from tff_algos.execution.dataflow import Aggregate, Evaluate, Placement, Select
 from tff_algos.execution.graph_rewrites import GraphDef
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import Fragment
-
-# Stateful ops that only draw random numbers, which are different for every client.
-_RANDOM_OPS = frozenset(
-    [
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    ]
-)
-# Stateful only if the functions that they call are.
-_CALLS = frozenset(
-    ["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"]
-)
 
 
 class NotVectorizableError(Exception):
@@ -117,8 +98,10 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
     for node in fragment.nodes:
         if isinstance(node, Select):
             raise NotVectorizableError("a federated_select")
+        if isinstance(node, Evaluate) and node.leaf.obstacle:
+            raise NotVectorizableError(node.leaf.obstacle)
     work = _inline(
-        graph_functions.concrete_function(
+        tracing.concrete_function(
             lambda *inputs: graph_functions.evaluate(
                 fragment, inputs, lambda leaf: leaf
             ),
@@ -201,7 +184,7 @@ class _Cutter:
         graph_rewrites.sort(self._work.graph_def)
         for node in self._work.graph_def.node:
             parents = map(graph_rewrites.node_name, node.input)
-            random = node.op in _RANDOM_OPS
+            random = node.op in graph_rewrites.RANDOM_OPS
             if random or node.op == "ReduceDataset" or differing.intersection(parents):
                 differing.add(node.name)
         return differing
@@ -222,7 +205,7 @@ class _Cutter:
         # reachable by control edges, which are removed.
         for name in self._nodes.keys() - on_data - {node.name for node in reduced}:
             node = self._nodes[name]
-            if node.op in _RANDOM_OPS:
+            if node.op in graph_rewrites.RANDOM_OPS:
                 raise NotVectorizableError(f"{node.op} outside of a step")
             self._check_node(node)
         for step in steps:
@@ -234,10 +217,12 @@ class _Cutter:
             raise NotVectorizableError(f"a call of {node.op}")
         if "Dataset" in node.op or "Iterator" in node.op:
             raise NotVectorizableError(f"{node.op} outside of a reduction's data")
-        if node.op in _RANDOM_OPS and graph_rewrites.is_seeded(node):
+        if node.op in graph_rewrites.RANDOM_OPS and graph_rewrites.is_seeded(node):
             raise NotVectorizableError(f"{node.op} with a seed of its own")
         allowed = (
-            node.op in _CALLS or node.op in _RANDOM_OPS or node.op == "Placeholder"
+            node.op in graph_rewrites.CALLS
+            or node.op in graph_rewrites.RANDOM_OPS
+            or node.op == "Placeholder"
         )
         if definition.is_stateful and not allowed:
             raise NotVectorizableError(f"{node.op}, which has effects")
@@ -291,9 +276,7 @@ class _Cutter:
         for index, shape in enumerate(shapes):
             specs[index] = tf.TensorSpec(tf.TensorShape(shape), specs[index].dtype)
         leaf = _call_of(function, self._work.graph_def.library)
-        concrete = graph_functions.concrete_function(
-            lambda *inputs: leaf(inputs), specs
-        )
+        concrete = tracing.concrete_function(lambda *inputs: leaf(inputs), specs)
         return _inline(concrete, "step"), specs
 
     def _part(
