@@ -1,5 +1,6 @@
 """TFF is made importable, or one line says why not."""
 
+import platform
 import subprocess
 import sys
 
@@ -65,3 +66,18 @@ def test_tensorflow_may_be_imported_first_and_is_quiet_where_that_is_asked():
     assert quiet.returncode == 0, quiet.stderr
     assert "All log messages before absl" in finished.stderr
     assert "All log messages before absl" not in quiet.stderr
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"),
+    reason="skipped: only Linux on x86 chooses",
+)
+@pytest.mark.parametrize(("chosen", "expected"), [(None, True), ("0", False)])
+def test_onednn_is_on_unless_the_environment_says_otherwise(chosen, expected):
+    program = (
+        "from tff_algos import compat; "
+        "from tensorflow.python.util import _pywrap_util_port as port; "
+        "print(port.IsMklEnabled())"
+    )
+    environment = {} if chosen is None else {"TF_ENABLE_ONEDNN_OPTS": chosen}
+    assert _run(program, **environment).stdout.strip() == str(expected)

@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -132,8 +133,22 @@ def _import_tensorflow() -> None:
         importlib.import_module("tensorflow")
 
 
+def _enable_onednn() -> None:
+    """Turns on oneDNN's kernels, unless the environment says otherwise.
+
+    TensorFlow turns them on by itself only on processors with AVX512-VNNI, BF16 or AMX.
+    On others with AVX2, rounds took 0.5 to 0.75 of the CPU time with them (measured
+    with logistic regression, a CNN and an LSTM on AMD EPYC).
+    """
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
 def install() -> None:
     """Prepares this process for `import tensorflow_federated`; idempotent.
+
+    On Linux with an x86 processor, TensorFlow uses oneDNN unless the environment sets
+    `TF_ENABLE_ONEDNN_OPTS=0` or TensorFlow was imported before.
 
     Raises:
       UnsupportedEnvironmentError: If the version of Python or TFF is not supported, or
@@ -142,6 +157,7 @@ def install() -> None:
     _check_python(sys.version_info[:2])
     _check_tff(_installed_version("tensorflow-federated"))
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    _enable_onednn()
     _check_keras()
     if not any(isinstance(finder, _UnusedPackageFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _UnusedPackageFinder())
