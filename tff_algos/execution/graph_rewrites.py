@@ -7,6 +7,7 @@ in place; together they turn the leaf into a graph that can be imported anywhere
 number of times, and run by many threads.
 """
 
+import graphlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -227,6 +228,21 @@ def called_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
             yield value.func.name
         for function in value.list.func:
             yield function.name
+
+
+def callees_first(library: function_pb2.FunctionDefLibrary) -> list[str]:
+    """Returns the names of functions, those that others call before these."""
+    names = {each.signature.name for each in library.function}
+    calls = {
+        function.signature.name: [
+            called
+            for node in function.node_def
+            for called in called_functions(node)
+            if called in names
+        ]
+        for function in library.function
+    }
+    return list(graphlib.TopologicalSorter(calls).static_order())
 
 
 def keep_loops_whole(graph_def: GraphDef) -> None:

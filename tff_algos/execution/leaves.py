@@ -1,7 +1,6 @@
 """Leaves of a compiled TFF computation: blocks of TensorFlow, callable in a graph."""
 
 import functools
-import graphlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from tensorflow.core.framework import function_pb2
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
-from tff_algos.execution import graph_rewrites, reduction_loops
+from tff_algos.execution import graph_rewrites, loop_rewrites, reduction_loops
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -64,12 +63,15 @@ class Leaf:
 
     @functools.cached_property
     def with_loops(self) -> "Leaf":
-        """The leaf with dataset reductions replaced by loops.
+        """The leaf with dataset reductions replaced by loops, and with faster loops.
 
         It and the functions that it calls live as long as this leaf.
         """
         return self._rewritten(
-            reduction_loops.reduce_by_loops, graph_rewrites.keep_data_on_host
+            loop_rewrites.hoist_transposes,
+            loop_rewrites.multiply_after_loops,
+            reduction_loops.reduce_by_loops,
+            graph_rewrites.keep_data_on_host,
         )
 
     @functools.cached_property
@@ -116,21 +118,18 @@ def _registered(
 ) -> dict[str, atomic_function.AtomicFunction]:
     """Registers functions with the runtime, callees before callers."""
     definitions = {each.signature.name: each for each in library.function}
-    calls = {
-        name: [
-            called
-            for node in definition.node_def
-            for called in graph_rewrites.called_functions(node)
-        ]
-        for name, definition in definitions.items()
-    }
     functions: dict[str, atomic_function.AtomicFunction] = {}
-    for name in graphlib.TopologicalSorter(calls).static_order():
+    for name in graph_rewrites.callees_first(library):
         functions[name] = atomic_function.from_function_def(
             definitions[name], _function_type(definitions[name])
         )
         functions[name]._children = [
-            functions[each] for each in dict.fromkeys(calls[name])
+            functions[called]
+            for called in dict.fromkeys(
+                called
+                for node in definitions[name].node_def
+                for called in graph_rewrites.called_functions(node)
+            )
         ]
     return functions
 
