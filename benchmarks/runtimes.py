@@ -2,7 +2,7 @@
 
     python benchmarks/runtimes.py             # everything, under 20 minutes
     python benchmarks/runtimes.py --quick     # W1 and W2 once, under 4 minutes
-    python benchmarks/runtimes.py --workloads=W3 --engines=tff_native,pfl
+    python benchmarks/runtimes.py --workloads=W3 --engines=tff_native_keras,pfl
 
 Every engine trains the same clients from the same weights, in its own process.
 Repetitions of all engines alternate, so that a slowdown of the machine affects all of

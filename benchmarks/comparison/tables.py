@@ -26,14 +26,15 @@ _HEADER = (
 
 LEGEND = """\
 s/round: median over repetitions (min-max), a process's first round not counted.
-vs native, vs best peer: how many times as fast as TFF's own runtime, and as the
-fastest of the other frameworks; compared repetition by repetition (min-max).
+vs native, vs best peer: how many times as fast as TFF's own runtime with a Keras
+model, and as the fastest of the other frameworks; compared repetition by
+repetition (min-max).
 start-up: from the start of the process to the end of its first round: imports,
 data, building, compiling, one round. compile: first round less a median round.
 peak MB: of the process and its children. in-process leads: in which rounds it is
 ahead of this engine when both start together. weights: whether the change after
-two rounds is that of the reference (TFF native, else the first engine that ran),
-and the relative difference."""
+two rounds is that of the reference (TFF native with Keras, else the first engine
+that ran), and the relative difference."""
 
 
 @attrs.frozen(kw_only=True)

@@ -84,21 +84,3 @@ def functional_model(inputs: workloads.Inputs) -> tff.learning.models.Functional
             tf.TensorSpec([None], tf.int32),
         ),
     )
-
-
-def keras_lstm() -> tf.keras.Model:
-    """Returns the LSTM model written with Keras, with different initial weights."""
-    return tf.keras.Sequential(
-        [
-            tf.keras.layers.Embedding(
-                workloads.VOCAB_SIZE,
-                workloads.EMBEDDING_SIZE,
-                input_length=workloads.SEQUENCE_LENGTH,
-            ),
-            *(
-                tf.keras.layers.LSTM(workloads.UNITS, return_sequences=True)
-                for _ in range(workloads.NUM_LSTM_LAYERS)
-            ),
-            tf.keras.layers.Dense(workloads.VOCAB_SIZE),
-        ]
-    )

@@ -37,7 +37,7 @@ def _results(**kwargs):
         "errors": {},
         "differences": {},
         "tolerance": 1e-3,
-        "reference": "tff_native",
+        "reference": "tff_native_keras",
         "ours": "tff_in_process",
         "peers": ("fedjax", "pfl"),
     }
@@ -214,7 +214,7 @@ def test_the_table_says_who_is_how_fast_and_who_failed():
     table = tables.workload_table(
         _results(
             measurements={
-                "tff_native": [_measurement(0, (12.0, 8.0), start_up=12.0)],
+                "tff_native_keras": [_measurement(0, (12.0, 8.0), start_up=12.0)],
                 "tff_in_process": [_measurement(0, (12.0, 2.0), start_up=18.0)],
                 "pfl": [_measurement(0, (5.0, 4.0), start_up=5.0)],
             },
@@ -224,12 +224,12 @@ def test_the_table_says_who_is_how_fast_and_who_failed():
     )
     assert table.startswith("a workload\n") and "Best peer: pfl." in table
     assert len({len(line) for line in table.splitlines() if line[:1] == "|"}) == 1
-    assert _cells(table, "tff_native")[2:4] == ["1", "0.500 (0.500-0.500)"]
+    assert _cells(table, "tff_native_keras")[2:4] == ["1", "0.500 (0.500-0.500)"]
     own = _cells(table, "tff_in_process")
     assert own[1] == "2.00 (2.00-2.00)"
     assert own[2].startswith("4.00") and own[3].startswith("2.00")
     assert own[7:] == ["", "agrees (1e-06)"]
-    assert _cells(table, "tff_native")[7:] == ["from round 2", "reference"]
+    assert _cells(table, "tff_native_keras")[7:] == ["from round 2", "reference"]
     assert _cells(table, "pfl")[7:] == ["from round 8", "DIFFERS (5e-01)"]
     assert _cells(table, "fedjax")[1] == "installation failed: no / network"
 
@@ -261,7 +261,7 @@ def test_growth_tables_have_a_row_for_every_size():
 
 def test_plots_are_drawn(tmp_path):
     own = Summary(Spread(0.2, 0.1, 0.3), 5.0, 1.0, 100.0)
-    by_workload = {"W1": {"tff_native": own, "something new": own}}
+    by_workload = {"W1": {"tff_native_keras": own, "something new": own}}
     runtime_plots.plot_rounds(by_workload, tmp_path / "rounds.png")
     runtime_plots.plot_time_to_rounds(by_workload, tmp_path / "time.png")
     curves = {"fedjax": {1: Spread(1, 1, 1), 10: Spread(2, 1, 3)}}
