@@ -208,9 +208,11 @@ class _Comparison:
         measurement = summary.Measurement(
             repetition=self.repetitions,
             round_seconds=tuple(result["round_seconds"]),
+            round_cpu_seconds=tuple(result["round_cpu_seconds"]),
             start_up_seconds=result["start_up_seconds"],
             peak_megabytes=outcome.peak_megabytes,
             other_cores=outcome.other_cores,
+            onednn=result["onednn"],
         )
         self._measurements.setdefault(engine.name, []).append(measurement)
         seconds = tables.format_number(measurement.median_seconds)
@@ -315,7 +317,7 @@ def _write_results(
     described = machine.describe()
     all_results = [comparison.results() for comparison in comparisons]
     heading = (
-        f"{described['cores']} cores ({described['processor']}), "
+        f"{described['cores']} cores ({machine.processor_line(described)}), "
         f"{described['memory_megabytes'] / 1024:.0f} GB, Python {described['python']}, "
         f"{datetime.date.today()}; TFF's process: {_PROCESS.value}; "
         f"GPUs {'visible' if _GPU.value else 'hidden'}; "
