@@ -41,7 +41,7 @@ from benchmarks.engines import workloads
 
 _QUICK = flags.DEFINE_bool("quick", False, "Only W1 and W2, with few repetitions.")
 _WORKLOADS = flags.DEFINE_list(
-    "workloads", None, "Of W1, W2, W3, W4; default: all, with --quick W1 and W2."
+    "workloads", None, "Of W1 to W6; default: all, with --quick W1 and W2."
 )
 _ENGINES = flags.DEFINE_list("engines", None, "Names of engines; default: all.")
 _GROWTH = flags.DEFINE_bool(

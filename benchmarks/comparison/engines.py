@@ -32,6 +32,7 @@ class Engine:
 REFERENCE = "tff_native_keras"
 OURS = "tff_in_process"
 PEERS = ("fedjax", "pfl", "flower")
+_JAX_WORKLOADS = ("W1", "W2", "W3", "W4")
 GROWTH_ENGINES = (REFERENCE, OURS, "fedjax", "bare_tf")
 
 ENGINES = (
@@ -40,17 +41,17 @@ ENGINES = (
         "tff_in_process_keras", "run_tff", None, ("--runtime=in_process", "--keras")
     ),
     Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
-    Engine("fedjax", "run_fedjax", "fedjax"),
+    Engine("fedjax", "run_fedjax", "fedjax", workloads=_JAX_WORKLOADS),
     Engine("pfl", "run_pfl", "pfl"),
     Engine("flower", "run_flower", "flower"),
     Engine("bare_torch", "run_bare_torch", "torch"),
-    Engine("bare_jax", "run_bare_jax", "jax"),
+    Engine("bare_jax", "run_bare_jax", "jax", workloads=_JAX_WORKLOADS),
     Engine("bare_tf", "run_bare_tf"),
 )
 
-# Learning rates at which training is stable. The CNN's is even lower: its gradients
-# jump when a ReLU or a maximum switches, which would amplify rounding errors by
-# hundreds in each round and make weights incomparable.
+# Learning rates at which training is stable. Those of the networks with ReLUs are even
+# lower: their gradients jump when a ReLU or a maximum switches, which would amplify
+# rounding errors by hundreds in each round and make weights incomparable.
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -58,6 +59,8 @@ WORKLOADS = {
         Workload("W2", "dense", 100, 20, 10),
         Workload("W3", "lstm", 10, 40, 4, learning_rate=0.5),
         Workload("W4", "dense", 1000, 20, 10),
+        Workload("W5", "resnet", 10, 100, 20, learning_rate=0.005),
+        Workload("W6", "transformer", 10, 100, 10, learning_rate=0.02),
     )
 }
 
@@ -65,6 +68,8 @@ _MODELS = {
     "cnn": "EMNIST CNN",
     "lstm": "character LSTM, 2 x 256",
     "dense": "logistic regression",
+    "resnet": "ResNet-20, group normalization",
+    "transformer": "transformer, 2 x 128",
 }
 
 
@@ -82,7 +87,7 @@ def tolerance(workload: Workload) -> float:
 
     A single example in a wrong batch changes it by 0.05 in W1.
     """
-    return 1e-2 if workload.model == "cnn" else 1e-3
+    return 1e-2 if workload.model in ("cnn", "resnet") else 1e-3
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ from tff_algos import compat  # noqa: F401  # isort: skip
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks.engines import workloads
+from benchmarks.engines import tf_models, workloads
 
 
 def _cnn() -> tf.keras.Model:
@@ -50,6 +50,65 @@ def _lstm() -> tf.keras.Model:
     )
 
 
+def _resnet() -> tf.keras.Model:
+    image = x = tf.keras.layers.Input(workloads.COLOR_IMAGE_SHAPE)
+    x = tf.keras.layers.ReLU()(_normalized_conv(x, workloads.RESNET_CHANNELS[0]))
+    for channels in workloads.RESNET_CHANNELS:
+        for _ in range(workloads.RESNET_UNITS):
+            strides = channels // x.shape[-1]
+            body = tf.keras.layers.ReLU()(_normalized_conv(x, channels, strides))
+            body = _normalized_conv(body, channels)
+            if strides > 1:
+                x = tf.keras.layers.Lambda(tf_models.shortcut)(x)
+            x = tf.keras.layers.ReLU()(tf.keras.layers.Add()([body, x]))
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    logits = tf.keras.layers.Dense(workloads.NUM_COLOR_CLASSES)(x)
+    return tf.keras.Model(image, logits)
+
+
+def _normalized_conv(x, channels: int, strides: int = 1):
+    if strides > 1:
+        # Not "same", which centers windows at odd pixels.
+        x = tf.keras.layers.ZeroPadding2D()(x)
+    padding = "same" if strides == 1 else "valid"
+    x = tf.keras.layers.Conv2D(channels, 3, strides, padding, use_bias=False)(x)
+    return tf.keras.layers.GroupNormalization(
+        workloads.NUM_GROUPS, epsilon=workloads.NORM_EPSILON
+    )(x)
+
+
+class _Embedding(tf.keras.layers.Layer):
+    """The sum of the characters' and their positions' vectors."""
+
+    def build(self, input_shape):
+        sizes = (workloads.VOCAB_SIZE, workloads.CONTEXT_LENGTH)
+        self._characters, self._positions = (
+            self.add_weight(shape=(size, workloads.WIDTH)) for size in sizes
+        )
+
+    def call(self, x):
+        return tf.gather(self._characters, x) + self._positions
+
+
+def _layer_norm(x):
+    return tf.keras.layers.LayerNormalization(epsilon=workloads.NORM_EPSILON)(x)
+
+
+def _transformer() -> tf.keras.Model:
+    characters = tf.keras.layers.Input((workloads.CONTEXT_LENGTH,), dtype=tf.int32)
+    x = _Embedding()(characters)
+    for _ in range(workloads.NUM_TRANSFORMER_LAYERS):
+        attention = tf.keras.layers.MultiHeadAttention(
+            workloads.NUM_HEADS, workloads.HEAD_SIZE
+        )
+        normalized = _layer_norm(x)
+        x += attention(normalized, normalized, use_causal_mask=True)
+        hidden = tf.keras.layers.Dense(workloads.HIDDEN_WIDTH, activation="relu")
+        x += tf.keras.layers.Dense(workloads.WIDTH)(hidden(_layer_norm(x)))
+    logits = tf.keras.layers.Dense(workloads.VOCAB_SIZE)(_layer_norm(x))
+    return tf.keras.Model(characters, logits)
+
+
 def build(workload: workloads.Workload) -> tf.keras.Model:
     """Returns a model with logits `[n, ..., classes]` and random weights."""
     match workload.model:
@@ -59,6 +118,10 @@ def build(workload: workloads.Workload) -> tf.keras.Model:
             return _lstm()
         case "dense":
             return _dense(workload.hidden_units)
+        case "resnet":
+            return _resnet()
+        case "transformer":
+            return _transformer()
 
 
 def model_fn(inputs: workloads.Inputs) -> tff.learning.models.VariableModel:
@@ -66,8 +129,5 @@ def model_fn(inputs: workloads.Inputs) -> tff.learning.models.VariableModel:
     return tff.learning.models.from_keras_model(
         build(inputs.workload),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        input_spec=tuple(
-            tf.TensorSpec([None, *values.shape[2:]], values.dtype)
-            for values in (inputs.x, inputs.y)
-        ),
+        input_spec=tf_models.input_spec(inputs),
     )
