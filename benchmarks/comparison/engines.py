@@ -1,7 +1,11 @@
 """The engines, workloads and growth curves to compare."""
 
+import dataclasses
+import re
+
 import attrs
 
+from benchmarks.engines import workloads
 from benchmarks.engines.workloads import Workload
 
 
@@ -25,7 +29,8 @@ class Engine:
 
     def runs(self, workload: str) -> bool:
         """Returns whether the engine supports a workload."""
-        return self.workloads is None or workload in self.workloads
+        base = workload.partition("x")[0]
+        return self.workloads is None or base in self.workloads
 
 
 # The reference is what TFF's users have: its own runtime and a Keras model.
@@ -64,6 +69,29 @@ WORKLOADS = {
     )
 }
 
+
+class UnknownWorkloadError(ValueError):
+    """There is no such workload."""
+
+
+def workload(name: str) -> Workload:
+    """Returns a workload; "W2x10000" is W2 with 10,000 clients.
+
+    Raises:
+      UnknownWorkloadError: If there is none.
+    """
+    match = re.fullmatch(r"(W\d)(?:x([1-9]\d*))?", name)
+    if match is None or match[1] not in WORKLOADS:
+        raise UnknownWorkloadError(
+            f"Expected names out of {', '.join(WORKLOADS)}, or one of these with a "
+            f"number of clients, as in W2x10000; found {name}."
+        )
+    found = WORKLOADS[match[1]]
+    if match[2] is None:
+        return found
+    return dataclasses.replace(found, name=name, num_clients=int(match[2]))
+
+
 _MODELS = {
     "cnn": "EMNIST CNN",
     "lstm": "character LSTM, 2 x 256",
@@ -75,10 +103,13 @@ _MODELS = {
 
 def title(workload: Workload) -> str:
     """Returns a workload's name and sizes in one line."""
+    examples = workload.num_clients * workload.examples_per_client
+    megabytes = examples * workloads.example_bytes(workload) / 2**20
     return (
         f"{workload.name}: {_MODELS[workload.model]} ({workload.num_weights:,} "
         f"weights), {workload.num_clients} clients x "
-        f"{workload.examples_per_client} examples, batches of {workload.batch_size}"
+        f"{workload.examples_per_client} examples, batches of {workload.batch_size}, "
+        f"{megabytes:.0f} MB of data"
     )
 
 

@@ -204,6 +204,13 @@ def load(path: str | os.PathLike[str]) -> Inputs:
         )
 
 
+def example_bytes(workload: Workload) -> int:
+    """Returns the size of an example's numbers, which are of four bytes."""
+    if workload.model in _LENGTHS:
+        return 4 * 2 * _LENGTHS[workload.model]
+    return 4 * (math.prod(_IMAGES[workload.model][0]) + 1)
+
+
 def generate(workload: Workload, seed: int) -> Inputs:
     """Returns random data and initial weights, determined by the arguments."""
     rng = np.random.default_rng(seed)

@@ -102,6 +102,25 @@ def test_a_batch_size_that_does_not_divide_is_refused():
         Workload("odd", "dense", 1, 10, 3)
 
 
+def test_workloads_are_named_with_other_numbers_of_clients():
+    assert engines.workload("W3") == engines.WORKLOADS["W3"]
+    large = engines.workload("W2x10000")
+    assert (large.name, large.num_clients) == ("W2x10000", 10_000)
+    assert attrs.evolve(engines.Engine("e", "m"), workloads=("W2",)).runs(large.name)
+    assert "10000 clients" in engines.title(large) and "599 MB" in engines.title(large)
+    for name in ("W9", "W2x", "W2x0", "x10"):
+        with pytest.raises(engines.UnknownWorkloadError, match=name):
+            engines.workload(name)
+
+
+@pytest.mark.parametrize("name", engines.WORKLOADS)
+def test_the_size_of_an_example_is_that_of_its_arrays(name):
+    workload = engines.workload(f"{name}x1")
+    inputs = workloads.generate(workload, seed=0)
+    size = workloads.example_bytes(workload) * workload.examples_per_client
+    assert inputs.x.nbytes + inputs.y.nbytes == size
+
+
 def test_growth_curves_grow_in_one_size():
     for growth in engines.GROWTHS:
         assert list(growth.sizes) == sorted(growth.sizes)
