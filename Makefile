@@ -15,6 +15,7 @@ TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
 BENCH_AGGREGATION_FLAGS ?= --cohorts=10
+BENCH_ALGORITHMS_FLAGS ?=
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
@@ -25,7 +26,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-client-memory bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +38,7 @@ help:
 	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
 	@echo "make bench-adjoint  gradients through training: time and memory by number of steps"
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory compared with a mean"
+	@echo "make bench-algorithms  a local step of each algorithm: time compared with FedAvg's, and memory"
 	@echo "make bench-client-memory  client memory: time and memory by number of clients"
 	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
@@ -97,6 +99,9 @@ bench-adjoint: $(STAMP)
 
 bench-aggregation: $(STAMP)
 	$(VENV_PYTHON) benchmarks/aggregation.py $(BENCH_AGGREGATION_FLAGS)
+
+bench-algorithms: $(STAMP)
+	$(VENV_PYTHON) benchmarks/algorithms.py $(BENCH_ALGORITHMS_FLAGS)
 
 bench-client-memory: $(STAMP)
 	$(VENV_PYTHON) benchmarks/client_memory_cost.py

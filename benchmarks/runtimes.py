@@ -1,8 +1,8 @@
 """Compares Federated Averaging on TFF's runtimes, other frameworks, and by hand.
 
-    python benchmarks/runtimes.py             # everything, under 20 minutes
+    python benchmarks/runtimes.py             # everything, half an hour
     python benchmarks/runtimes.py --quick     # W1 and W2 once, under 4 minutes
-    python benchmarks/runtimes.py --workloads=W3 --engines=tff_native,pfl
+    python benchmarks/runtimes.py --workloads=W3 --engines=tff_native_keras,pfl
 
 Every engine trains the same clients from the same weights, in its own process.
 Repetitions of all engines alternate, so that a slowdown of the machine affects all of
@@ -41,7 +41,10 @@ from benchmarks.engines import workloads
 
 _QUICK = flags.DEFINE_bool("quick", False, "Only W1 and W2, with few repetitions.")
 _WORKLOADS = flags.DEFINE_list(
-    "workloads", None, "Of W1, W2, W3, W4; default: all, with --quick W1 and W2."
+    "workloads",
+    None,
+    "Of W1 to W6; default: all, with --quick W1 and W2. W2x10000 is W2 with 10,000 "
+    "clients.",
 )
 _ENGINES = flags.DEFINE_list("engines", None, "Names of engines; default: all.")
 _GROWTH = flags.DEFINE_bool(
@@ -208,9 +211,11 @@ class _Comparison:
         measurement = summary.Measurement(
             repetition=self.repetitions,
             round_seconds=tuple(result["round_seconds"]),
+            round_cpu_seconds=tuple(result["round_cpu_seconds"]),
             start_up_seconds=result["start_up_seconds"],
             peak_megabytes=outcome.peak_megabytes,
             other_cores=outcome.other_cores,
+            onednn=result["onednn"],
         )
         self._measurements.setdefault(engine.name, []).append(measurement)
         seconds = tables.format_number(measurement.median_seconds)
@@ -315,7 +320,7 @@ def _write_results(
     described = machine.describe()
     all_results = [comparison.results() for comparison in comparisons]
     heading = (
-        f"{described['cores']} cores ({described['processor']}), "
+        f"{described['cores']} cores ({machine.processor_line(described)}), "
         f"{described['memory_megabytes'] / 1024:.0f} GB, Python {described['python']}, "
         f"{datetime.date.today()}; TFF's process: {_PROCESS.value}; "
         f"GPUs {'visible' if _GPU.value else 'hidden'}; "
@@ -374,20 +379,22 @@ def _draw(
         )
 
 
-def _chosen(names: Sequence[str] | None, all_names, flag: str) -> list[str]:
-    """Returns the names that a flag selects, in the order of `all_names`."""
-    known = list(dict.fromkeys(all_names))
-    unknown = sorted(set(names or ()) - set(known))
-    if unknown:
-        raise app.UsageError(
-            f"--{flag}: expected names out of {', '.join(known)}, found "
-            f"{', '.join(unknown)}."
-        )
-    return [name for name in known if names is None or name in names]
+def _chosen_workloads(names: Sequence[str] | None) -> list[workloads.Workload]:
+    try:
+        return [engines.workload(n) for n in dict.fromkeys(names or engines.WORKLOADS)]
+    except engines.UnknownWorkloadError as error:
+        raise app.UsageError(f"--workloads: {error}") from None
 
 
 def _chosen_engines() -> list[engines.Engine]:
-    names = _chosen(_ENGINES.value, (e.name for e in engines.ENGINES), "engines")
+    known = [engine.name for engine in engines.ENGINES]
+    names = known if _ENGINES.value is None else _ENGINES.value
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise app.UsageError(
+            f"--engines: expected names out of {', '.join(known)}, found "
+            f"{', '.join(unknown)}."
+        )
     process = (f"--process={_PROCESS.value}",)
     return [
         attrs.evolve(e, arguments=e.arguments + process) if e.module == "run_tff" else e
@@ -404,7 +411,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     quick = _QUICK.value
     default = ["W1", "W2"] if quick else None
-    names = _chosen(_WORKLOADS.value or default, engines.WORKLOADS, "workloads")
+    chosen_workloads = _chosen_workloads(_WORKLOADS.value or default)
     chosen = _chosen_engines()
     with_growth = not quick if _GROWTH.value is None else _GROWTH.value
     minutes = (3.5 if quick else 19.0) if _MINUTES.value is None else _MINUTES.value
@@ -416,9 +423,9 @@ def main(argv: list[str]) -> None:
         runner.set_up(chosen)
         start = time.monotonic()
         comparisons = []
-        for name in names:
-            runner.write_inputs(engines.WORKLOADS[name])
-            comparison = _Comparison(engines.WORKLOADS[name], chosen, runner)
+        for workload in chosen_workloads:
+            runner.write_inputs(workload)
+            comparison = _Comparison(workload, chosen, runner)
             comparison.repeat()
             comparisons.append(comparison)
         growths = {}

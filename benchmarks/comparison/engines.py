@@ -1,7 +1,11 @@
 """The engines, workloads and growth curves to compare."""
 
+import dataclasses
+import re
+
 import attrs
 
+from benchmarks.engines import workloads
 from benchmarks.engines.workloads import Workload
 
 
@@ -25,38 +29,34 @@ class Engine:
 
     def runs(self, workload: str) -> bool:
         """Returns whether the engine supports a workload."""
-        return self.workloads is None or workload in self.workloads
+        base = workload.partition("x")[0]
+        return self.workloads is None or base in self.workloads
 
 
-_NATIVE = "--runtime=native"
-_IN_PROCESS = "--runtime=in_process"
-_LSTM = ("W3",)
-_NOT_LSTM = ("W1", "W2", "W4")
-
-REFERENCE = "tff_native"
+# The reference is what TFF's users have: its own runtime and a Keras model.
+REFERENCE = "tff_native_keras"
 OURS = "tff_in_process"
 PEERS = ("fedjax", "pfl", "flower")
-GROWTH_ENGINES = ("tff_native", "tff_in_process", "fedjax", "bare_tf")
+_JAX_WORKLOADS = ("W1", "W2", "W3", "W4")
+GROWTH_ENGINES = (REFERENCE, OURS, "fedjax", "bare_tf")
 
-# An engine may be listed twice, for different workloads.
 ENGINES = (
-    Engine("tff_native", "run_tff", None, (_NATIVE,), _NOT_LSTM),
-    Engine("tff_native", "run_tff", None, (_NATIVE, "--keras"), _LSTM),
-    Engine("tff_native_our_model", "run_tff", None, (_NATIVE,), _LSTM),
-    Engine("tff_in_process", "run_tff", None, (_IN_PROCESS,), _NOT_LSTM),
-    Engine("tff_in_process", "run_tff", None, (_IN_PROCESS, "--keras"), _LSTM),
-    Engine("tff_in_process_our_model", "run_tff", None, (_IN_PROCESS,), _LSTM),
-    Engine("fedjax", "run_fedjax", "fedjax"),
+    Engine("tff_native_keras", "run_tff", None, ("--runtime=native", "--keras")),
+    Engine(
+        "tff_in_process_keras", "run_tff", None, ("--runtime=in_process", "--keras")
+    ),
+    Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
+    Engine("fedjax", "run_fedjax", "fedjax", workloads=_JAX_WORKLOADS),
     Engine("pfl", "run_pfl", "pfl"),
     Engine("flower", "run_flower", "flower"),
     Engine("bare_torch", "run_bare_torch", "torch"),
-    Engine("bare_jax", "run_bare_jax", "jax"),
+    Engine("bare_jax", "run_bare_jax", "jax", workloads=_JAX_WORKLOADS),
     Engine("bare_tf", "run_bare_tf"),
 )
 
-# Learning rates at which training is stable. The CNN's is even lower: its gradients
-# jump when a ReLU or a maximum switches, which would amplify rounding errors by
-# hundreds in each round and make weights incomparable.
+# Learning rates at which training is stable. Those of the networks with ReLUs are even
+# lower: their gradients jump when a ReLU or a maximum switches, which would amplify
+# rounding errors by hundreds in each round and make weights incomparable.
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -64,22 +64,52 @@ WORKLOADS = {
         Workload("W2", "dense", 100, 20, 10),
         Workload("W3", "lstm", 10, 40, 4, learning_rate=0.5),
         Workload("W4", "dense", 1000, 20, 10),
+        Workload("W5", "resnet", 10, 100, 20, learning_rate=0.005),
+        Workload("W6", "transformer", 10, 100, 10, learning_rate=0.02),
     )
 }
+
+
+class UnknownWorkloadError(ValueError):
+    """There is no such workload."""
+
+
+def workload(name: str) -> Workload:
+    """Returns a workload; "W2x10000" is W2 with 10,000 clients.
+
+    Raises:
+      UnknownWorkloadError: If there is none.
+    """
+    match = re.fullmatch(r"(W\d)(?:x([1-9]\d*))?", name)
+    if match is None or match[1] not in WORKLOADS:
+        raise UnknownWorkloadError(
+            f"Expected names out of {', '.join(WORKLOADS)}, or one of these with a "
+            f"number of clients, as in W2x10000; found {name}."
+        )
+    found = WORKLOADS[match[1]]
+    if match[2] is None:
+        return found
+    return dataclasses.replace(found, name=name, num_clients=int(match[2]))
+
 
 _MODELS = {
     "cnn": "EMNIST CNN",
     "lstm": "character LSTM, 2 x 256",
     "dense": "logistic regression",
+    "resnet": "ResNet-20, group normalization",
+    "transformer": "transformer, 2 x 128",
 }
 
 
 def title(workload: Workload) -> str:
     """Returns a workload's name and sizes in one line."""
+    examples = workload.num_clients * workload.examples_per_client
+    megabytes = examples * workloads.example_bytes(workload) / 2**20
     return (
         f"{workload.name}: {_MODELS[workload.model]} ({workload.num_weights:,} "
         f"weights), {workload.num_clients} clients x "
-        f"{workload.examples_per_client} examples, batches of {workload.batch_size}"
+        f"{workload.examples_per_client} examples, batches of {workload.batch_size}, "
+        f"{megabytes:.0f} MB of data"
     )
 
 
@@ -88,7 +118,7 @@ def tolerance(workload: Workload) -> float:
 
     A single example in a wrong batch changes it by 0.05 in W1.
     """
-    return 1e-2 if workload.model == "cnn" else 1e-3
+    return 1e-2 if workload.model in ("cnn", "resnet") else 1e-3
 
 
 @attrs.frozen

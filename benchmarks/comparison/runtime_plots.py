@@ -11,10 +11,9 @@ from benchmarks.comparison.summary import Spread, Summary
 
 # The color of an engine in all plots; engines of one family have shades of one color.
 _COLORS = {
-    "tff_native": "tab:red",
-    "tff_native_our_model": "lightcoral",
+    "tff_native_keras": "tab:red",
+    "tff_in_process_keras": "cornflowerblue",
     "tff_in_process": "tab:blue",
-    "tff_in_process_our_model": "cornflowerblue",
     "fedjax": "tab:green",
     "pfl": "tab:purple",
     "flower": "tab:orange",

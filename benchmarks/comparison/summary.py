@@ -24,22 +24,35 @@ class Measurement:
     Attributes:
       repetition: The index of the repetition. Its measurements ran one after the other,
         so a slowdown of the machine affects all of them.
-      round_seconds: Seconds of every round; the first includes building and compiling.
+      round_seconds: Seconds of every round; the first includes tracing and compiling.
+      round_cpu_seconds: CPU seconds of every round, of all cores and processes.
       start_up_seconds: From the start of the process to the end of round 1.
       peak_megabytes: Peak memory of the process and its children.
       other_cores: Number of cores kept busy by other processes.
+      onednn: The value of TF_ENABLE_ONEDNN_OPTS in the engine's process, "unset" for
+        TensorFlow's default; None for engines without TensorFlow.
     """
 
     repetition: int
     round_seconds: tuple[float, ...]
+    round_cpu_seconds: tuple[float, ...]
     start_up_seconds: float
     peak_megabytes: float
     other_cores: float = 0.0
+    onednn: str | None = None
 
     @property
     def median_seconds(self) -> float:
         """The median seconds of a round, excluding the first."""
         return statistics.median(self.round_seconds[1:])
+
+    @property
+    def mean_cpu_seconds(self) -> float:
+        """The mean CPU seconds of a round, excluding the first.
+
+        Not the median, because children's time is known to a hundredth of a second.
+        """
+        return statistics.fmean(self.round_cpu_seconds[1:])
 
 
 @attrs.frozen
@@ -47,8 +60,9 @@ class Summary:
     """The summary of an engine's measurements on a workload, in seconds and MB."""
 
     seconds_per_round: Spread
+    cpu_seconds_per_round: float
     start_up_seconds: float
-    compile_seconds: float
+    first_round_seconds: float
     peak_megabytes: float
 
 
@@ -74,10 +88,11 @@ def summarize(measurements: Sequence[Measurement]) -> Summary:
     """Returns medians over repetitions, and the maximum of the memory."""
     return Summary(
         seconds_per_round=seconds_per_round(measurements),
-        start_up_seconds=statistics.median(m.start_up_seconds for m in measurements),
-        compile_seconds=statistics.median(
-            max(0.0, m.round_seconds[0] - m.median_seconds) for m in measurements
+        cpu_seconds_per_round=statistics.median(
+            m.mean_cpu_seconds for m in measurements
         ),
+        start_up_seconds=statistics.median(m.start_up_seconds for m in measurements),
+        first_round_seconds=statistics.median(m.round_seconds[0] for m in measurements),
         peak_megabytes=max(m.peak_megabytes for m in measurements),
     )
 

@@ -15,24 +15,29 @@ _DISTURBING_CORES = 0.3
 _HEADER = (
     "engine",
     "s/round",
+    "CPU s/round",
     "vs native",
     "vs best peer",
     "start-up s",
-    "compile s",
+    "first round s",
     "peak MB",
+    "oneDNN",
     "in-process leads",
     "weights",
 )
 
 LEGEND = """\
 s/round: median over repetitions (min-max), a process's first round not counted.
-vs native, vs best peer: how many times as fast as TFF's own runtime, and as the
-fastest of the other frameworks; compared repetition by repetition (min-max).
+CPU s/round: user and system time of the process and its children, the same rounds.
+vs native, vs best peer: how many times as fast as TFF's own runtime with a Keras
+model, and as the fastest of the other frameworks; compared repetition by
+repetition (min-max).
 start-up: from the start of the process to the end of its first round: imports,
-data, building, compiling, one round. compile: first round less a median round.
-peak MB: of the process and its children. in-process leads: in which rounds it is
-ahead of this engine when both start together. weights: whether the change after
-two rounds is that of the reference (TFF native, else the first engine that ran),
+data, and the first round, which includes tracing and compiling.
+peak MB: of the process and its children. oneDNN: TF_ENABLE_ONEDNN_OPTS in the
+engine's process, for TensorFlow. in-process leads: in which rounds it is ahead of
+this engine when both start together. weights: whether the change after two rounds
+is that of the reference (TFF native with Keras, else the first engine that ran),
 and the relative difference."""
 
 
@@ -117,11 +122,13 @@ def _row(
     return [
         name,
         format_spread(own.seconds_per_round),
+        format_number(own.cpu_seconds_per_round),
         _speed(name, results.reference, results.measurements),
         _speed(name, best_peer, results.measurements),
         format_number(own.start_up_seconds),
-        format_number(own.compile_seconds),
+        format_number(own.first_round_seconds),
         f"{own.peak_megabytes:.0f}",
+        results.measurements[name][0].onednn or "",
         _ahead(name, results.ours, summaries),
         describe_agreement(results.differences.get(name), results.tolerance),
     ]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.engines import workloads
+from benchmarks.engines import cpu_time, workloads
 
 # The weights are compared after this many rounds: the second round tests that the
 # state of the first is used.
@@ -41,6 +41,8 @@ class Recorder:
       weights_path: The file for the weights after `CHECKED_ROUNDS`, or `None`.
       process_start: The start time of this process, by `time.monotonic()`.
       round_seconds: Seconds of each round; the first includes building.
+      round_cpu_seconds: CPU time of each round, user and system, of this process and
+        its descendants.
       start_up_seconds: From the start of the process to the end of round 1.
     """
 
@@ -49,11 +51,15 @@ class Recorder:
     weights_path: str | None
     process_start: float
     round_seconds: list[float] = dataclasses.field(default_factory=list)
+    round_cpu_seconds: list[float] = dataclasses.field(default_factory=list)
     start_up_seconds: float | None = None
     _round_start: float | None = None
+    _cpu_start: float | None = None
+    _cpu_clock: cpu_time.CpuClock = dataclasses.field(default_factory=cpu_time.CpuClock)
 
     def start(self) -> None:
-        """Starts the clock, after imports and loading data but before building."""
+        """Starts the clocks, after imports and loading data but before building."""
+        self._cpu_start = self._cpu_clock.seconds()
         self._round_start = time.monotonic()
 
     def finish_round(
@@ -70,6 +76,7 @@ class Recorder:
         """
         now = time.monotonic()
         self.round_seconds.append(now - self._round_start)
+        self.round_cpu_seconds.append(self._cpu_clock.seconds() - self._cpu_start)
         if self.start_up_seconds is None:
             self.start_up_seconds = now - self.process_start
         num_rounds = len(self.round_seconds)
@@ -80,7 +87,7 @@ class Recorder:
         else:
             spent = sum(self.round_seconds[1:])
             another = num_rounds < self.max_rounds and spent < self.seconds
-        self._round_start = time.monotonic()
+        self.start()
         return another
 
     def result(self, workload: workloads.Workload) -> dict:
@@ -89,7 +96,16 @@ class Recorder:
             "workload": workload.name,
             "start_up_seconds": self.start_up_seconds,
             "round_seconds": self.round_seconds,
+            "round_cpu_seconds": self.round_cpu_seconds,
+            "onednn": _onednn(),
         }
+
+
+def _onednn() -> str | None:
+    """Returns the environment's choice of oneDNN; None without TensorFlow."""
+    if "tensorflow" not in sys.modules:
+        return None
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset")
 
 
 Run = Callable[[workloads.Inputs, Recorder, argparse.Namespace], None]

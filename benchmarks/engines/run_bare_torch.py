@@ -16,7 +16,7 @@ class _OneByOne:
     """Trains clients one by one in one module."""
 
     def __init__(self, inputs: workloads.Inputs):
-        self._learning_rate = inputs.workload.learning_rate
+        self._workload = inputs.workload
         self._module = torch_models.build(inputs.workload)
         torch_models.load_weights(self._module, inputs.weights)
         self._parameters = torch_models.trained_parameters(self._module)
@@ -38,10 +38,11 @@ class _OneByOne:
         loss = torch_models.mean_loss(self._module, x, y)
         gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
-            torch._foreach_add_(self._parameters, gradients, alpha=-self._learning_rate)
+            rate = self._workload.learning_rate
+            torch._foreach_add_(self._parameters, gradients, alpha=-rate)
 
     def weights(self) -> list:
-        return torch_models.get_weights(self._module)
+        return torch_models.get_weights(self._workload, self._module)
 
 
 class _AllAtOnce:

@@ -34,7 +34,7 @@ def _build_server_app(inputs: workloads.Inputs, record: recorder.Recorder) -> Se
 
         def weights(arrays: ArrayRecord):
             module.load_state_dict(arrays.to_torch_state_dict())
-            return torch_models.get_weights(module)
+            return torch_models.get_weights(inputs.workload, module)
 
         arrays = ArrayRecord(module.state_dict())
         another = True

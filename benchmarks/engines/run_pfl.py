@@ -43,15 +43,13 @@ class _Module(nn.Module):
 class _Record(TrainingProcessCallback):
     """Reports every round to the recorder and stops when it decides so."""
 
-    def __init__(self, record: recorder.Recorder, module: nn.Module):
+    def __init__(self, record: recorder.Recorder, get_weights):
         self._record = record
-        self._module = module
+        self._get_weights = get_weights
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         del aggregate_metrics, model, central_iteration
-        another = self._record.finish_round(
-            lambda: [w.copy() for w in torch_models.get_weights(self._module)]
-        )
+        another = self._record.finish_round(self._get_weights)
         return not another, Metrics()
 
 
@@ -96,7 +94,9 @@ def run(
             local_num_epochs=1,
             local_learning_rate=workload.learning_rate,
         ),
-        callbacks=[_Record(record, module.module)],
+        callbacks=[
+            _Record(record, lambda: torch_models.get_weights(workload, module.module))
+        ],
         send_metrics_to_platform=False,
     )
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from benchmarks.engines import recorder, tf_models, workloads
+from benchmarks.engines import keras_models, recorder, tf_models, workloads
 from tff_algos import execution
 
 
@@ -28,7 +28,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose builder of federated averaging",
     )
     parser.add_argument(
-        "--keras", action="store_true", help="the LSTM model from Keras' layers"
+        "--keras", action="store_true", help="the model from Keras' layers"
     )
 
 
@@ -57,24 +57,19 @@ def _build_clients(inputs: workloads.Inputs) -> list[tf.data.Dataset]:
     ]
 
 
-def _keras_model_fn() -> tff.learning.models.VariableModel:
-    spec = tf.TensorSpec([None, workloads.SEQUENCE_LENGTH], tf.int32)
-    return tff.learning.models.from_keras_model(
-        tf_models.keras_lstm(),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        input_spec=(spec, spec),
-    )
-
-
 def _build_process(
     inputs: workloads.Inputs, arguments: argparse.Namespace
 ) -> tff.learning.templates.LearningProcess:
+    if arguments.keras:
+        model = functools.partial(keras_models.model_fn, inputs)
+    else:
+        model = tf_models.functional_model(inputs)
     build = {
         "tff": tff.learning.algorithms.build_weighted_fed_avg,
         "tff_algos": tff_algos.build_fed_avg,
     }[arguments.process]
     return build(
-        _keras_model_fn if arguments.keras else tf_models.functional_model(inputs),
+        model,
         tff.learning.optimizers.build_sgdm(inputs.workload.learning_rate),
         tff.learning.optimizers.build_sgdm(1.0),
     )

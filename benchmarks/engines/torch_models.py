@@ -65,22 +65,116 @@ class _Lstm(nn.Module):
         return self.output(self.lstm(self.embedding(x))[0])
 
 
+class _NormalizedConv(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, strides: int = 1):
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels_out, 3, strides, 1, bias=False)
+        self.norm = nn.GroupNorm(
+            workloads.NUM_GROUPS, channels_out, workloads.NORM_EPSILON
+        )
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+class _ResidualUnit(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int):
+        super().__init__()
+        self._added = channels_out - channels_in
+        self.first = _NormalizedConv(
+            channels_in, channels_out, channels_out // channels_in
+        )
+        self.second = _NormalizedConv(channels_out, channels_out)
+
+    def forward(self, x):
+        body = self.second(functional.relu(self.first(x)))
+        if self._added:
+            x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self._added))
+        return functional.relu(body + x)
+
+
+class _Resnet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        channels_in = workloads.RESNET_CHANNELS[0]
+        self.first = _NormalizedConv(workloads.COLOR_IMAGE_SHAPE[-1], channels_in)
+        self.units = nn.Sequential()
+        for channels in workloads.RESNET_CHANNELS:
+            for _ in range(workloads.RESNET_UNITS):
+                self.units.append(_ResidualUnit(channels_in, channels))
+                channels_in = channels
+        self.output = nn.Linear(channels_in, workloads.NUM_COLOR_CLASSES)
+
+    def forward(self, x):
+        x = self.units(functional.relu(self.first(x)))
+        return self.output(x.mean((2, 3)))
+
+
+def _layer_norm() -> nn.LayerNorm:
+    return nn.LayerNorm(workloads.WIDTH, workloads.NORM_EPSILON)
+
+
+class _TransformerLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention_norm = _layer_norm()
+        width = workloads.WIDTH
+        self.query, self.key, self.value, self.mixed = (
+            nn.Linear(width, width) for _ in range(4)
+        )
+        self.hidden_norm = _layer_norm()
+        self.hidden = nn.Linear(width, workloads.HIDDEN_WIDTH)
+        self.output = nn.Linear(workloads.HIDDEN_WIDTH, width)
+
+    def forward(self, x):
+        normalized = self.attention_norm(x)
+        heads = (
+            linear(normalized).unflatten(-1, (workloads.NUM_HEADS, -1)).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
+        )
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.mixed(attended.transpose(1, 2).flatten(2))
+        return x + self.output(functional.relu(self.hidden(self.hidden_norm(x))))
+
+
+class _Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.characters = nn.Embedding(workloads.VOCAB_SIZE, workloads.WIDTH)
+        self.positions = nn.Embedding(workloads.CONTEXT_LENGTH, workloads.WIDTH)
+        self.layers = nn.Sequential(
+            *(_TransformerLayer() for _ in range(workloads.NUM_TRANSFORMER_LAYERS))
+        )
+        self.norm = _layer_norm()
+        self.output = nn.Linear(workloads.WIDTH, workloads.VOCAB_SIZE)
+
+    def forward(self, x):
+        x = self.characters(x) + self.positions.weight
+        return self.output(self.norm(self.layers(x)))
+
+
 def build(workload: workloads.Workload) -> nn.Module:
     """Returns a module from `x` (see `tensors`) to logits `[n, ..., classes]`."""
-    if workload.model == "cnn":
-        return _Cnn()
-    if workload.model == "lstm":
-        return _Lstm()
-    return _Dense(workload.hidden_units)
+    match workload.model:
+        case "cnn":
+            return _Cnn()
+        case "lstm":
+            return _Lstm()
+        case "dense":
+            return _Dense(workload.hidden_units)
+        case "resnet":
+            return _Resnet()
+        case "transformer":
+            return _Transformer()
 
 
 def tensors(
     workload: workloads.Workload, x: np.ndarray, y: np.ndarray
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns examples as inputs of the modules: images are `[n, 1, 28, 28]`."""
-    if workload.model == "cnn":
+    """Returns examples as inputs of the modules: images are channels first."""
+    if workload.model in ("cnn", "resnet"):
         x = np.moveaxis(x, -1, -3)
-    if workload.model == "lstm":
+    if x.dtype == np.int32:
         x = x.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(
         y.astype(np.int64)
@@ -99,34 +193,41 @@ def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 def load_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
     """Sets the parameters to weights in Keras' order and layout."""
-    values = _exchange(weights, _from_keras)
+    tables = _embeddings(module)
     with torch.no_grad():
-        for parameter, value in zip(trained_parameters(module), values, strict=True):
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        for parameter, weight in zip(trained_parameters(module), weights, strict=True):
+            if parameter not in tables:
+                weight = _from_keras(weight, tuple(parameter.shape))
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
 
 
-def get_weights(module: nn.Module) -> list[np.ndarray]:
+def get_weights(workload: workloads.Workload, module: nn.Module) -> list[np.ndarray]:
     """Returns the parameters as weights in Keras' order and layout."""
-    parameters = [p.detach().numpy() for p in trained_parameters(module)]
-    return _exchange(parameters, _to_keras)
+    tables = _embeddings(module)
+    weights = []
+    for parameter in trained_parameters(module):
+        value = parameter.detach().numpy()
+        weights.append(value if parameter in tables else _to_keras(value))
+    return [w.reshape(s) for w, s in zip(weights, workload.weight_shapes, strict=True)]
 
 
-def _exchange(values, convert) -> list[np.ndarray]:
-    # The embedding, which only the LSTM model has, and the order of the gates are the
-    # same in both (PyTorch calls the candidate g).
-    is_embedding = values[0].shape == (workloads.VOCAB_SIZE, workloads.EMBEDDING_SIZE)
-    first = [values[0]] if is_embedding else []
-    return [*first, *(convert(value) for value in values[len(first) :])]
+def _embeddings(module: nn.Module) -> set[nn.Parameter]:
+    """Returns the tables of embeddings, which are the same in both.
+
+    So is the order of an LSTM's gates (PyTorch calls the candidate g).
+    """
+    return {m.weight for m in module.modules() if isinstance(m, nn.Embedding)}
 
 
-def _from_keras(weight: np.ndarray) -> np.ndarray:
-    if weight.ndim == 4:
+def _from_keras(weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if len(shape) == 4:
         return weight.transpose(3, 2, 0, 1)
-    if weight.shape[0] == _NUM_FILTERS[1] * _POOLED_SIZE**2:
+    if shape[-1] == _NUM_FILTERS[1] * _POOLED_SIZE**2:
         # Flattened images: channels last in Keras, channels first in PyTorch.
         image = weight.reshape(_POOLED_SIZE, _POOLED_SIZE, _NUM_FILTERS[1], -1)
-        return image.transpose(3, 2, 0, 1).reshape(weight.shape[1], -1)
-    return weight.T
+        return image.transpose(3, 2, 0, 1).reshape(shape)
+    # Keras splits the axis of attention's heads, PyTorch does not.
+    return weight.reshape(shape[::-1]).T
 
 
 def _to_keras(value: np.ndarray) -> np.ndarray:
@@ -134,5 +235,5 @@ def _to_keras(value: np.ndarray) -> np.ndarray:
         return value.transpose(2, 3, 1, 0)
     if value.shape[-1] == _NUM_FILTERS[1] * _POOLED_SIZE**2:
         image = value.reshape(-1, _NUM_FILTERS[1], _POOLED_SIZE, _POOLED_SIZE)
-        return image.transpose(2, 3, 1, 0).reshape(value.shape[1], -1)
+        return image.transpose(2, 3, 1, 0).reshape(value.shape[::-1])
     return value.T

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-ModelId = Literal["cnn", "lstm", "dense"]
+ModelId = Literal["cnn", "lstm", "dense", "resnet", "transformer"]
 
 NUM_FEATURES = 784  # Features of the dense model: pixels of an EMNIST image.
 NUM_DIGITS = 10  # Classes of the dense model.
@@ -24,6 +24,35 @@ EMBEDDING_SIZE = 8
 UNITS = 256  # Units of each LSTM layer.
 NUM_LSTM_LAYERS = 2
 
+# ResNet-20 with group normalization.
+COLOR_IMAGE_SHAPE = (32, 32, 3)
+NUM_COLOR_CLASSES = 10
+RESNET_CHANNELS = (16, 32, 64)
+RESNET_UNITS = 3  # Residual units per stage.
+NUM_GROUPS = 2
+
+# The transformer: normalization before attention and before the hidden layer.
+CONTEXT_LENGTH = 64
+WIDTH = 128
+NUM_HEADS = 4
+HEAD_SIZE = WIDTH // NUM_HEADS
+HIDDEN_WIDTH = 4 * WIDTH
+NUM_TRANSFORMER_LAYERS = 2
+
+NORM_EPSILON = 1e-5  # Of group and layer normalization.
+
+# Shapes of one example, with the number of its classes or without, by model.
+_IMAGES = {
+    "cnn": (IMAGE_SHAPE, NUM_IMAGE_CLASSES),
+    "dense": ((NUM_FEATURES,), NUM_DIGITS),
+    "resnet": (COLOR_IMAGE_SHAPE, NUM_COLOR_CLASSES),
+}
+_LENGTHS = {"lstm": SEQUENCE_LENGTH, "transformer": CONTEXT_LENGTH}
+
+
+class _Scale(tuple):
+    """The shape of a normalization's scale, whose initial values are one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
@@ -32,8 +61,9 @@ class Workload:
     Attributes:
       name: The name in tables.
       model: "cnn" (two 3 x 3 convolutions, dense 128, 1,206,590 weights), "lstm"
-        (embedding, two LSTM layers of 256, 820,522 weights) or "dense" (784
-        features, `hidden_units`, 10 classes).
+        (embedding, two LSTM layers of 256, 820,522 weights), "dense" (784 features,
+        `hidden_units`, 10 classes), "resnet" (ResNet-20, group normalization,
+        shortcuts without weights) or "transformer" (two causal layers of width 128).
       num_clients: Number of clients, the same in every round.
       examples_per_client: A multiple of `batch_size`.
       batch_size: Examples per local step.
@@ -70,6 +100,10 @@ class Workload:
             return _with_biases([*kernels, (128, NUM_IMAGE_CLASSES)])
         if self.model == "lstm":
             return _lstm_shapes()
+        if self.model == "resnet":
+            return _resnet_shapes()
+        if self.model == "transformer":
+            return _transformer_shapes()
         if self.hidden_units:
             kernels = [(NUM_FEATURES, self.hidden_units)]
             return _with_biases([*kernels, (self.hidden_units, NUM_DIGITS)])
@@ -93,15 +127,41 @@ def _lstm_shapes() -> tuple[tuple[int, ...], ...]:
     return (*shapes, (UNITS, VOCAB_SIZE), (VOCAB_SIZE,))
 
 
+def _resnet_shapes() -> tuple[tuple[int, ...], ...]:
+    """Returns kernel, scale and bias of each convolution, then the dense layer's."""
+    shapes, channels_in = [], COLOR_IMAGE_SHAPE[-1]
+    convolutions = [RESNET_CHANNELS[0]]
+    for channels in RESNET_CHANNELS:
+        convolutions += [channels] * (2 * RESNET_UNITS)
+    for channels in convolutions:
+        shapes += [(3, 3, channels_in, channels), _Scale((channels,)), (channels,)]
+        channels_in = channels
+    return (*shapes, (channels_in, NUM_COLOR_CLASSES), (NUM_COLOR_CLASSES,))
+
+
+def _transformer_shapes() -> tuple[tuple[int, ...], ...]:
+    norm = [_Scale((WIDTH,)), (WIDTH,)]
+    projection = [(WIDTH, NUM_HEADS, HEAD_SIZE), (NUM_HEADS, HEAD_SIZE)]
+    layer = [*norm, *projection * 3, (NUM_HEADS, HEAD_SIZE, WIDTH), (WIDTH,)]
+    layer += [*norm, (WIDTH, HIDDEN_WIDTH), (HIDDEN_WIDTH,)]
+    layer += [(HIDDEN_WIDTH, WIDTH), (WIDTH,)]
+    head = [*norm, (WIDTH, VOCAB_SIZE), (VOCAB_SIZE,)]
+    return (
+        (VOCAB_SIZE, WIDTH),
+        (CONTEXT_LENGTH, WIDTH),
+        *layer * NUM_TRANSFORMER_LAYERS,
+        *head,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """A workload with its data and initial weights.
 
     Attributes:
       workload: The workload.
-      x: `[clients, examples, ...]`: float32 images `[28, 28, 1]`, float32
-        features `[784]` or int32 characters `[80]`.
-      y: int32 labels `[clients, examples]`, or `[clients, examples, 80]`.
+      x: `[clients, examples, ...]`: float32 images or features, or int32 characters.
+      y: int32 labels `[clients, examples]`, or for characters like `x`.
       weights: Initial weights, float32, of `workload.weight_shapes`.
     """
 
@@ -144,27 +204,36 @@ def load(path: str | os.PathLike[str]) -> Inputs:
         )
 
 
+def example_bytes(workload: Workload) -> int:
+    """Returns the size of an example's numbers, which are of four bytes."""
+    if workload.model in _LENGTHS:
+        return 4 * 2 * _LENGTHS[workload.model]
+    return 4 * (math.prod(_IMAGES[workload.model][0]) + 1)
+
+
 def generate(workload: Workload, seed: int) -> Inputs:
     """Returns random data and initial weights, determined by the arguments."""
     rng = np.random.default_rng(seed)
     shape = (workload.num_clients, workload.examples_per_client)
-    if workload.model == "lstm":
-        text = rng.integers(
-            1, VOCAB_SIZE, size=(*shape, SEQUENCE_LENGTH + 1), dtype=np.int32
-        )
+    if workload.model in _LENGTHS:
+        length = _LENGTHS[workload.model]
+        text = rng.integers(1, VOCAB_SIZE, size=(*shape, length + 1), dtype=np.int32)
         x, y = text[..., :-1].copy(), text[..., 1:].copy()
     else:
-        images = workload.model == "cnn"
-        features = IMAGE_SHAPE if images else (NUM_FEATURES,)
+        features, num_classes = _IMAGES[workload.model]
         x = rng.standard_normal((*shape, *features), dtype=np.float32)
-        num_classes = NUM_IMAGE_CLASSES if images else NUM_DIGITS
         y = rng.integers(num_classes, size=shape, dtype=np.int32)
     weights = tuple(_initial_weight(rng, s) for s in workload.weight_shapes)
     return Inputs(workload, x, y, weights)
 
 
 def _initial_weight(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns Glorot uniform kernels and zero biases."""
+    """Returns Glorot uniform kernels, scales of one and zero biases.
+
+    Attention's biases have two axes, so they are random, too.
+    """
+    if isinstance(shape, _Scale):
+        return np.ones(shape, np.float32)
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
     receptive_field = math.prod(shape[:-2])

@@ -5,29 +5,33 @@ No time is asserted and nothing is downloaded.
 
 import json
 import math
+import subprocess
 import sys
 import time
 
+import attrs
 import numpy as np
 import pytest
 
 from benchmarks.comparison import (
     engines,
     environments,
+    machine,
     processes,
     runtime_plots,
     summary,
     tables,
 )
-from benchmarks.comparison.summary import Measurement, Spread, Summary
-from benchmarks.engines import recorder, workloads
+from benchmarks.comparison.summary import Measurement, Spread
+from benchmarks.engines import cpu_time, recorder, workloads
 from benchmarks.engines.workloads import Workload
 
 SMALL = Workload("small", "dense", 3, 4, 2)
 
 
 def _measurement(repetition=0, rounds=(5.0, 1.0, 3.0, 2.0), start_up=9.0, peak=100.0):
-    return Measurement(repetition, rounds, start_up, peak)
+    cpu_rounds = tuple(2 * seconds for seconds in rounds)
+    return Measurement(repetition, rounds, cpu_rounds, start_up, peak)
 
 
 def _results(**kwargs):
@@ -37,7 +41,7 @@ def _results(**kwargs):
         "errors": {},
         "differences": {},
         "tolerance": 1e-3,
-        "reference": "tff_native",
+        "reference": "tff_native_keras",
         "ours": "tff_in_process",
         "peers": ("fedjax", "pfl"),
     }
@@ -54,7 +58,14 @@ def _cells(table, engine):
 
 def test_the_models_have_the_sizes_of_the_literature():
     sizes = {name: w.num_weights for name, w in engines.WORKLOADS.items()}
-    assert sizes == {"W1": 1206590, "W2": 7850, "W3": 820522, "W4": 7850}
+    assert sizes == {
+        "W1": 1206590,
+        "W2": 7850,
+        "W3": 820522,
+        "W4": 7850,
+        "W5": 269722,
+        "W6": 428122,
+    }
 
 
 def test_data_are_a_function_of_the_seed_and_survive_their_file(tmp_path):
@@ -79,8 +90,9 @@ def test_batches_keep_the_order_of_examples():
     np.testing.assert_array_equal(x[1, 1, 0], inputs.x[1, 2])
 
 
-def test_text_has_no_padding_and_predicts_the_next_character():
-    inputs = workloads.generate(Workload("text", "lstm", 2, 4, 4), seed=0)
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_text_has_no_padding_and_predicts_the_next_character(model):
+    inputs = workloads.generate(Workload("text", model, 2, 4, 4), seed=0)
     assert inputs.x.min() >= 1 and inputs.y.max() < workloads.VOCAB_SIZE
     np.testing.assert_array_equal(inputs.x[..., 1:], inputs.y[..., :-1])
 
@@ -88,6 +100,25 @@ def test_text_has_no_padding_and_predicts_the_next_character():
 def test_a_batch_size_that_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="not a multiple of the batch size 3"):
         Workload("odd", "dense", 1, 10, 3)
+
+
+def test_workloads_are_named_with_other_numbers_of_clients():
+    assert engines.workload("W3") == engines.WORKLOADS["W3"]
+    large = engines.workload("W2x10000")
+    assert (large.name, large.num_clients) == ("W2x10000", 10_000)
+    assert attrs.evolve(engines.Engine("e", "m"), workloads=("W2",)).runs(large.name)
+    assert "10000 clients" in engines.title(large) and "599 MB" in engines.title(large)
+    for name in ("W9", "W2x", "W2x0", "x10"):
+        with pytest.raises(engines.UnknownWorkloadError, match=name):
+            engines.workload(name)
+
+
+@pytest.mark.parametrize("name", engines.WORKLOADS)
+def test_the_size_of_an_example_is_that_of_its_arrays(name):
+    workload = engines.workload(f"{name}x1")
+    inputs = workloads.generate(workload, seed=0)
+    size = workloads.example_bytes(workload) * workload.examples_per_client
+    assert inputs.x.nbytes + inputs.y.nbytes == size
 
 
 def test_growth_curves_grow_in_one_size():
@@ -105,7 +136,7 @@ def test_every_engine_runs_once_for_every_workload_it_is_for():
     for workload in engines.WORKLOADS:
         names = [e.name for e in engines.ENGINES if e.runs(workload)]
         assert len(names) == len(set(names))
-        assert {engines.REFERENCE, engines.OURS, *engines.PEERS} <= set(names)
+        assert {engines.REFERENCE, engines.OURS, "pfl"} <= set(names)
 
 
 def test_the_first_round_does_not_count():
@@ -116,7 +147,8 @@ def test_the_first_round_does_not_count():
     result = summary.summarize(measurements)
     assert result.seconds_per_round == Spread(3.0, 2.0, 4.0)
     assert result.start_up_seconds == 6.0
-    assert result.compile_seconds == 4.0  # Of 5 - 2 and 9 - 4.
+    assert result.first_round_seconds == 7.0  # Of 5 and 9.
+    assert result.cpu_seconds_per_round == 6.0  # Of 2 * (1 + 3 + 2) / 3 and 2 * 4.
     assert result.peak_megabytes == 300.0
 
 
@@ -214,7 +246,11 @@ def test_the_table_says_who_is_how_fast_and_who_failed():
     table = tables.workload_table(
         _results(
             measurements={
-                "tff_native": [_measurement(0, (12.0, 8.0), start_up=12.0)],
+                "tff_native_keras": [
+                    attrs.evolve(
+                        _measurement(0, (12.0, 8.0), start_up=12.0), onednn="1"
+                    )
+                ],
                 "tff_in_process": [_measurement(0, (12.0, 2.0), start_up=18.0)],
                 "pfl": [_measurement(0, (5.0, 4.0), start_up=5.0)],
             },
@@ -224,13 +260,15 @@ def test_the_table_says_who_is_how_fast_and_who_failed():
     )
     assert table.startswith("a workload\n") and "Best peer: pfl." in table
     assert len({len(line) for line in table.splitlines() if line[:1] == "|"}) == 1
-    assert _cells(table, "tff_native")[2:4] == ["1", "0.500 (0.500-0.500)"]
+    native = _cells(table, "tff_native_keras")
+    assert native[3:5] == ["1", "0.500 (0.500-0.500)"]
+    assert native[8] == "1"  # Its oneDNN.
     own = _cells(table, "tff_in_process")
-    assert own[1] == "2.00 (2.00-2.00)"
-    assert own[2].startswith("4.00") and own[3].startswith("2.00")
-    assert own[7:] == ["", "agrees (1e-06)"]
-    assert _cells(table, "tff_native")[7:] == ["from round 2", "reference"]
-    assert _cells(table, "pfl")[7:] == ["from round 8", "DIFFERS (5e-01)"]
+    assert own[1:3] == ["2.00 (2.00-2.00)", "4.00"]
+    assert own[3].startswith("4.00") and own[4].startswith("2.00")
+    assert own[6:] == ["12.0", "100", "", "", "agrees (1e-06)"]
+    assert native[9:] == ["from round 2", "reference"]
+    assert _cells(table, "pfl")[9:] == ["from round 8", "DIFFERS (5e-01)"]
     assert _cells(table, "fedjax")[1] == "installation failed: no / network"
 
 
@@ -241,7 +279,9 @@ def test_a_table_of_failures_only_is_one_too():
 
 def test_a_busy_machine_is_told():
     quiet, busy = (
-        _results(measurements={"pfl": [Measurement(0, (1.0, 1.0), 1.0, 1.0, cores)]})
+        _results(
+            measurements={"pfl": [attrs.evolve(_measurement(), other_cores=cores)]}
+        )
         for cores in (0.1, 1.5)
     )
     assert "DISTURBED" not in tables.describe_disturbance([quiet])
@@ -260,8 +300,8 @@ def test_growth_tables_have_a_row_for_every_size():
 
 
 def test_plots_are_drawn(tmp_path):
-    own = Summary(Spread(0.2, 0.1, 0.3), 5.0, 1.0, 100.0)
-    by_workload = {"W1": {"tff_native": own, "something new": own}}
+    own = summary.summarize([_measurement()])
+    by_workload = {"W1": {"tff_native_keras": own, "something new": own}}
     runtime_plots.plot_rounds(by_workload, tmp_path / "rounds.png")
     runtime_plots.plot_time_to_rounds(by_workload, tmp_path / "time.png")
     curves = {"fedjax": {1: Spread(1, 1, 1), 10: Spread(2, 1, 3)}}
@@ -305,13 +345,56 @@ def test_engines_are_stopped_after_enough_rounds(run_engine, tmp_path):
     path = tmp_path / "weights.npz"
     content = run_engine(engine, "--seconds=1e9", "--max_rounds=4", f"--weights={path}")
     assert [r["workload"] for r in content["results"]] == ["first", "second"]
-    assert [len(r["round_seconds"]) for r in content["results"]] == [4, 4]
+    for clock in ("round_seconds", "round_cpu_seconds"):
+        assert [len(r[clock]) for r in content["results"]] == [4, 4]
     with np.load(path) as file:
         initial = workloads.load(tmp_path / "first.npz").weights
         np.testing.assert_allclose(file["arr_0"], initial[0] + 2, rtol=1e-6)
     # Two rounds there are always: the weights are compared after the second one.
     content = run_engine(engine, "--seconds=0")
     assert [len(r["round_seconds"]) for r in content["results"]] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "line"),
+    [
+        (
+            "model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n\nmodel name\t: other\n",
+            {"processor": "AMD EPYC", "avx2": True, "avx512": False},
+            "AMD EPYC, AVX2: yes, AVX-512: no",
+        ),
+        (
+            "model name\t: Xeon @ 2.00GHz\nflags : avx512f avx2\n",
+            {"processor": "Xeon @ 2.00GHz", "avx2": True, "avx512": True},
+            "Xeon @ 2.00GHz, AVX2: yes, AVX-512: yes",
+        ),
+        ("model name : Cortex\n", {"processor": "Cortex"}, "Cortex"),
+    ],
+)
+def test_processors_in_words(text, expected, line):
+    described = machine.parse_cpuinfo(text)
+    assert described == expected
+    assert machine.processor_line(described) == line
+
+
+def test_cpu_time_is_read_from_stat_files():
+    # The name has a space and parentheses; user, system, children's user and system.
+    line = "7 (a) b (c)) S 5 7 7 0 -1 0 0 0 0 0 100 20 3 4 20 0 1 0 99 0\n"
+    assert cpu_time.parse_stat(line) == (5, 127)
+
+
+def test_cpu_time_includes_all_descendants():
+    stats = {1: (0, 1000), 2: (1, 100), 3: (2, 10), 4: (3, 1), 5: (1, 7), 6: (9, 8)}
+    assert cpu_time.descendants_ticks(2, stats) == 11
+    assert cpu_time.descendants_ticks(6, stats) == 0
+
+
+def test_cpu_time_includes_children_that_have_ended():
+    clock = cpu_time.CpuClock()
+    start = clock.seconds()
+    program = "import time\nwhile time.process_time() < 0.1: pass"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert clock.seconds() - start > 0.09
 
 
 def test_no_workload_begins_that_would_end_too_late(run_engine):
