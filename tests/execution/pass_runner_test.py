@@ -81,8 +81,20 @@ def test_large_values_are_not_stacked_on_cpus_though_there_is_no_state(monkeypat
     np.testing.assert_array_equal(total, np.full(1 << 17, 20))
 
 
-def test_work_with_variables_runs_client_by_client():
-    @tff.tensorflow.computation(tff.SequenceType(np.float32))
+def _sum_over_clients(work):
+    """The sum of what `work` computes from each client's numbers."""
+    compute = tff.tensorflow.computation(work, tff.SequenceType(np.float32))
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS)
+    )
+    def sums(data):
+        return tff.federated_sum(tff.federated_map(compute, data))
+
+    return sums
+
+
+def test_work_with_variables_runs_many_clients_at_a_time(no_streaming):
     def largest(dataset):
         best = tf.Variable(-1.0)
 
@@ -94,14 +106,24 @@ def test_work_with_variables_runs_client_by_client():
 
         return reduce(dataset)
 
-    @tff.federated_computation(
-        tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS)
-    )
-    def sums(data):
-        return tff.federated_sum(tff.federated_map(largest, data))
+    sums = _sum_over_clients(largest)
+    no_streaming()
+    with execution.in_process_context():
+        assert sums([[1.0, 5.0], [3.0], [2.0], [0.5, 0.25]]) == 10.5
+
+
+def test_work_whose_variables_cannot_be_followed_runs_client_by_client():
+    def scaled(dataset):
+        factor = tf.Variable(2.0)
+
+        @tf.function
+        def reduce(dataset):
+            return dataset.map(lambda x: factor * x).reduce(0.0, lambda a, b: a + b)
+
+        return reduce(dataset)
 
     with execution.in_process_context(batch_clients=True):
-        assert sums([[1.0, 5.0], [3.0], [2.0]]) == 10.0
+        assert _sum_over_clients(scaled)([[1.0, 5.0], [3.0], [2.0]]) == 22.0
 
 
 def test_work_that_cannot_be_vectorized_though_demanded_is_told_once(monkeypatch):

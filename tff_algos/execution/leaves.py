@@ -172,6 +172,7 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
     if proto.initialize_op:
         graph_rewrites.initialize_first(graph_def, proto.initialize_op)
     _drop_session_token(graph_def, proto.session_token_tensor_name)
+    reduction_loops.merge_scans(graph_def)
     graph_rewrites.prefix_functions(graph_def)
     present = {node.name for node in graph_def.node}
     fed = tuple(

@@ -24,13 +24,89 @@ from tff_algos.execution.graph_rewrites import (
 )
 
 
+def merge_scans(graph_def: GraphDef) -> None:
+    """Merges every reduction of a ScanDataset with the scan.
+
+    A `for` loop over a dataset in a `tf.function` is the reduction of a scan whose state
+    are the loop's variables.
+    """
+    functions = {each.signature.name: each for each in graph_def.library.function}
+    for number, scope in enumerate([graph_def, *functions.values()]):
+        nodes = scope.node if isinstance(scope, GraphDef) else scope.node_def
+        scans = {node.name: node for node in nodes if node.op == "ScanDataset"}
+        for node in list(nodes):
+            data = node_name(node.input[0]) if node.input else None
+            if node.op == "ReduceDataset" and data in scans:
+                merged = _merge(node, _Fold.of(scans[data]), functions, number)
+                graph_def.library.function.add().CopyFrom(merged)
+                _remove(scope, data, node.name)
+
+
+def _remove(
+    scope: GraphDef | function_pb2.FunctionDef, name: str, replacement: str
+) -> None:
+    """Removes a node without users; what had to wait for it waits for another."""
+    nodes = scope.node if isinstance(scope, GraphDef) else scope.node_def
+    if any(
+        node_name(each) == name for n in nodes for each in n.input if each[0] != "^"
+    ):
+        return
+    for node in nodes:
+        if f"^{name}" in node.input:
+            node.input.remove(f"^{name}")
+            if node.name != replacement and f"^{replacement}" not in node.input:
+                node.input.append(f"^{replacement}")
+    if not isinstance(scope, GraphDef):
+        for key, node in scope.control_ret.items():
+            scope.control_ret[key] = replacement if node == name else node
+    kept = [node for node in nodes if node.name != name]
+    copies = [node_def_pb2.NodeDef.FromString(n.SerializeToString()) for n in kept]
+    del nodes[:]
+    nodes.extend(copies)
+
+
+def _merge(
+    node: node_def_pb2.NodeDef,
+    scan: "_Fold",
+    functions: Mapping[str, function_pb2.FunctionDef],
+    number: int,
+) -> function_pb2.FunctionDef:
+    """Lets a reduction do the steps of a scan before its own; returns its function.
+
+    The scan's state follows the reduction's, whose results thus keep their places.
+    """
+    reduction = _Fold.of(node)
+    name = f"merged{number}_{node.name.replace('/', '_')}"
+    function = _composed(name, scan, reduction, functions)
+    control = [tensor for tensor in node.input if tensor.startswith("^")]
+    node.input[:] = [
+        scan.dataset,
+        *[*reduction.initial, *scan.initial],
+        *[*reduction.captured, *scan.captured],
+        *control,
+    ]
+    node.attr["f"].func.name = name
+    states = [*reduction.states, *scan.states]
+    for attribute, types in (
+        ("Tstate", states),
+        ("output_types", states),
+        ("Targuments", [*reduction.others, *scan.others]),
+    ):
+        node.attr[attribute].list.Clear()
+        _set_types(node, attribute, types)
+    step = functions[scan.function]
+    node.attr["output_shapes"].list.shape.extend(
+        argument_shape(step, index) for index in range(len(scan.states))
+    )
+    return function
+
+
 def reduce_by_loops(graph_def: GraphDef) -> None:
     """Replaces every ReduceDataset by a While loop over an iterator.
 
     ReduceDataset instantiates its function on every call, and always on the CPU, which
     costs more than a step of a small model. A loop is part of the graph, is optimized
-    with it, and runs on its device. If a ScanDataset is reduced, as in a `for` loop
-    over a dataset in a `tf.function`, it becomes part of the loop.
+    with it, and runs on its device.
     """
     signatures = {
         function.signature.name: function for function in graph_def.library.function
@@ -70,42 +146,25 @@ class _LoopLibrary:
 
     def replace_in(self, nodes: Nodes) -> set[str]:
         """Replaces all reductions of a graph; returns the nodes' names."""
-        scans = {node.name: node for node in nodes if node.op == "ScanDataset"}
         reductions = [node for node in nodes if node.op == "ReduceDataset"]
         for node in reductions:
-            scan = scans.get(node_name(node.input[0]))
-            self._replace(node, [_Fold.of(scan)] if scan is not None else [])
+            self._replace(node)
         return {node.name for node in reductions}
 
-    def _replace(self, node: node_def_pb2.NodeDef, scans: "list[_Fold]") -> None:
+    def _replace(self, node: node_def_pb2.NodeDef) -> None:
         """Turns a ReduceDataset node into a call of a loop with the same results."""
-        name = f"reduce{len(self.functions)}_{node.attr['f'].func.name}"
-        folds = [*scans, _Fold.of(node)]
-        step = folds[-1].function
-        if scans:
-            step = f"{name}_step"
-            composed = _composed(step, folds, self._signatures)
-            self._signatures[step] = composed
-            self.functions.append(composed)
-        states = [dtype for fold in folds for dtype in fold.states]
-        others = [dtype for fold in folds for dtype in fold.others]
-        shapes = [shape for fold in folds for shape in fold.state_shapes]
-        self._add_loop(name, step, states, others, shapes, len(folds[-1].states))
-        inputs = [
-            folds[0].dataset,
-            *[tensor for fold in folds for tensor in fold.initial],
-            *[tensor for fold in folds for tensor in fold.captured],
-            *[tensor for tensor in node.input if tensor.startswith("^")],
-        ]
+        fold = _Fold.of(node)
+        name = f"reduce{len(self.functions)}_{fold.function}"
+        self._add_loop(name, fold)
         node.op = "StatefulPartitionedCall"
         node.attr.clear()
-        del node.input[:]
-        node.input.extend(inputs)
         node.attr["f"].func.name = name
-        _set_types(node, "Tin", [tf.variant.as_datatype_enum, *states, *others])
-        _set_types(node, "Tout", folds[-1].states)
+        inputs = [tf.variant.as_datatype_enum, *fold.states, *fold.others]
+        _set_types(node, "Tin", inputs)
+        _set_types(node, "Tout", fold.states)
 
-    def _add_loop(self, name, step, states, others, shapes, num_results) -> None:
+    def _add_loop(self, name: str, fold: "_Fold") -> None:
+        step, states, others = fold.function, fold.states, fold.others
         function = self._signatures[step]
         arguments = function.signature.input_arg
         elements = arguments[len(states) : len(arguments) - len(others)]
@@ -128,7 +187,7 @@ class _LoopLibrary:
             _body(f"{name}_body", step, stateful, loop, len(states), data)
         )
         self.functions.append(
-            _loop(name, loop, states, others, shapes, data, num_results)
+            _loop(name, loop, states, others, fold.state_shapes, data)
         )
 
 
@@ -177,43 +236,36 @@ class _Fold:
 
 def _composed(
     name: str,
-    folds: Sequence[_Fold],
-    signatures: Mapping[str, function_pb2.FunctionDef],
+    scan: _Fold,
+    reduction: _Fold,
+    functions: Mapping[str, function_pb2.FunctionDef],
 ) -> function_pb2.FunctionDef:
     """Returns a step of a scan followed by a step of the reduction of its output."""
-    scan, reduction = folds
-    first = signatures[scan.function]
+    first, second = functions[scan.function], functions[reduction.function]
     count = len(first.signature.input_arg) - len(scan.states) - len(scan.others)
     elements = [arg.type for arg in first.signature.input_arg[len(scan.states) :]]
-    types = [*scan.states, *reduction.states, *elements[:count]]
-    types += [*scan.others, *reduction.others]
-    function = _function(name, types, [*scan.states, *reduction.states])
+    kinds = [reduction.states, scan.states, elements[:count]]
+    kinds += [reduction.others, scan.others]
+    types = list(itertools.chain(*kinds))
+    function = _function(name, types, [*reduction.states, *scan.states])
     names = iter([f"in{index}" for index in range(len(types))])
-    scan_state, state, element, scan_others, others = (
-        list(itertools.islice(names, size))
-        for size in (
-            len(scan.states),
-            len(reduction.states),
-            count,
-            len(scan.others),
-            len(reduction.others),
-        )
+    state, scan_state, element, others, scan_others = (
+        list(itertools.islice(names, len(kind))) for kind in kinds
     )
     _call(function, "scan", first, [*scan_state, *element, *scan_others])
     given = range(len(scan.states), len(first.signature.output_arg))
     outputs = [f"scan:output:{index}" for index in given]
-    second = signatures[reduction.function]
     call = _call(function, "reduce", second, [*state, *outputs, *others])
     call.input.append("^scan")
-    for index in range(len(scan.states)):
-        function.ret[f"out{index}"] = f"scan:output:{index}"
-    for index in range(len(reduction.states)):
-        function.ret[f"out{len(scan.states) + index}"] = f"reduce:output:{index}"
     _must_run(function, "scan")
     _must_run(function, "reduce")
+    results = [f"reduce:output:{index}" for index in range(len(state))]
+    results += [f"scan:output:{index}" for index in range(len(scan_state))]
+    for index, result in enumerate(results):
+        function.ret[f"out{index}"] = result
     for index in range(count):
         shape = argument_shape(first, len(scan.states) + index)
-        position = len(scan.states) + len(reduction.states) + index
+        position = len(state) + len(scan_state) + index
         function.arg_attr[position].attr["_output_shapes"].list.shape.append(shape)
     return function
 
@@ -280,13 +332,10 @@ def _body(name, step, stateful, types, num_states, data) -> function_pb2.Functio
     return function
 
 
-def _loop(
-    name, types, states, others, shapes, data, num_results
-) -> function_pb2.FunctionDef:
-    """Returns the loop, whose results are the state's last `num_results` tensors."""
+def _loop(name, types, states, others, shapes, data) -> function_pb2.FunctionDef:
+    """Returns the loop, whose results are its last state."""
     inputs = [tf.variant.as_datatype_enum, *states, *others]
-    dropped = len(states) - num_results
-    function = _function(name, inputs, states[dropped:])
+    function = _function(name, inputs, states)
     iterator = function.node_def.add(name="iterator", op="AnonymousIteratorV3")
     _set_data(iterator, data)
     plain = function.node_def.add(name="plain", op="OptionsDataset", input=["in0"])
@@ -321,8 +370,8 @@ def _loop(
         *([unknown] * len(others)),
     ]
     loop.attr["output_shapes"].list.shape.extend(every_shape)
-    for index in range(num_results):
-        function.ret[f"out{index}"] = f"loop:output:{3 + dropped + index}"
+    for index in range(len(states)):
+        function.ret[f"out{index}"] = f"loop:output:{3 + index}"
     _must_run(function, "loop")
     return function
 
