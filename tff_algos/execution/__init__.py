@@ -6,6 +6,7 @@ from tff_algos.execution.dataflow import UnsupportedComputationError
 from tff_algos.execution.devices import UnknownDeviceError
 from tff_algos.execution.in_process import (
     InProcessContext,
+    explain,
     in_process_context,
     set_in_process_context,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "UnsupportedComputationError",
     "WorkerDiedError",
     "WorkerStartError",
+    "explain",
     "in_process_context",
     "native_context",
     "set_in_process_context",

@@ -80,7 +80,13 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
 
 
 class BatchedPass:
-    """Runs a client pass in chunks of clients; built once per plan."""
+    """Runs a client pass in chunks of clients; built once per plan.
+
+    Attributes:
+      chunk_size: The number of clients per chunk in the last run.
+    """
+
+    chunk_size = 0
 
     def __init__(
         self,
@@ -157,6 +163,7 @@ class BatchedPass:
         # Read once, because a dataset may reshuffle each iteration.
         first = self._read(inputs, 0)
         chunk_size = self._chunk_size(first, chunk_bytes, inputs.num_clients)
+        self.chunk_size = chunk_size
         starts = range(0, inputs.num_clients, chunk_size)
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)

@@ -33,7 +33,6 @@ class Placement(enum.Enum):
     CLIENTS = enum.auto()
 
 
-# Without repr: a node's would contain those of all its dependencies.
 @attrs.frozen(eq=False, repr=False)
 class Node:
     """A node of the graph, with tensors as outputs.
@@ -51,8 +50,17 @@ class Node:
     def outputs(self) -> "tuple[Port, ...]":
         return tuple(Port(self, index) for index in range(len(self.output_types)))
 
+    def __repr__(self) -> str:
+        # Without the inputs, which would be shown with all their dependencies.
+        name = f" {self.leaf.name}" if hasattr(self, "leaf") else ""
+        types_ = ", ".join(map(str, self.output_types))
+        return (
+            f"<{type(self).__name__}{name} at {self.placement.name.lower()}: "
+            f"{len(self.inputs)} inputs, <{types_}>>"
+        )
 
-@attrs.frozen(repr=False)
+
+@attrs.frozen
 class Port:
     """One output of a node; compares by value."""
 

@@ -21,7 +21,9 @@ from typing import Any
 import attrs
 import tensorflow_federated as tff
 import tree
+from absl import logging
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.util import _pywrap_util_port
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
@@ -73,6 +75,12 @@ class InProcessContext(tff.framework.SyncContext):
             default_num_clients=default_num_clients,
             max_kept_bytes=max_kept_bytes,
         )
+        logging.debug(
+            "The in-process runtime has %d threads on %s; oneDNN is %s.",
+            self._resources.workers.num_threads,
+            ", ".join(self._resources.devices),
+            "on" if _pywrap_util_port.IsMklEnabled() else "off",
+        )
         self._insecure_aggregation = insecure_aggregation
         self._programs = _ProgramCache(self._compile)
         self._process = os.getpid()
@@ -108,6 +116,20 @@ class InProcessContext(tff.framework.SyncContext):
             result = self._programs.get(comp, functions).run(arg)
         result = tff.types.type_to_py_container(result, result_type)
         return tff.tensorflow.transform_result(result)
+
+    def describe(self, comp: Any) -> str:
+        """Returns what the last call of a computation ran where.
+
+        Args:
+          comp: A `tff.Computation` that this context has run.
+
+        Raises:
+          ValueError: If this context has not run it.
+        """
+        program = self._programs.latest(comp)
+        if program is None:
+            raise ValueError("Expected a computation that this context has run.")
+        return program.describe()
 
     def _compile(self, comp: Any, functions: Sequence[Any]) -> Program:
         plan = compilation.compile_to_plan(comp, functions, self._insecure_aggregation)
@@ -182,6 +204,33 @@ def in_process_context(**kwargs: Any) -> Iterator[InProcessContext]:
         yield context
 
 
+def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
+    """Runs a computation once and prints what ran where, and how long it took.
+
+    It shows every server stage and every pass over the clients: whether the pass was
+    vectorized over clients, in chunks of how many, or why clients ran one by one. In
+    the first call, tracing is included.
+
+        tff_algos.execution.explain(process.next, state, clients)
+
+    Args:
+      computation: A `tff.Computation`.
+      *args: Its arguments.
+      **kwargs: Its arguments by name.
+
+    Raises:
+      TypeError: If the current context is not an `InProcessContext`.
+    """
+    context = tff.framework.get_context_stack().current
+    if not isinstance(context, InProcessContext):
+        raise TypeError(
+            f"Expected the in-process context, found {type(context).__name__}: call "
+            "tff_algos.execution.set_in_process_context() first."
+        )
+    computation(*args, **kwargs)
+    print(context.describe(computation))
+
+
 def _num_cpus() -> int:
     """Returns the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -237,6 +286,14 @@ class _ProgramCache:
                 ]
                 known = self._by_object[key] = _Known(references, program)
             return known.program
+
+    def latest(self, comp: Any) -> Program | None:
+        """Returns the program of a computation; `None` if there is none."""
+        with self._lock:
+            for key, known in reversed(self._by_object.items()):
+                if key[0] == id(comp) and known.references[0]() is comp:
+                    return known.program
+        return None
 
     def _get_by_value(self, comp: Any, functions: Sequence[Any]) -> Program:
         digest = hashlib.sha256()

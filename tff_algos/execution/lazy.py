@@ -14,6 +14,11 @@ class Lazy(Generic[_T]):
         self._make = make
         self._lock = threading.Lock()
 
+    @property
+    def value_if_made(self) -> _T | None:
+        """The value; `None` if it was not used yet."""
+        return None if self._make is not None else self._value
+
     def __call__(self) -> _T:
         with self._lock:
             if self._make is not None:

@@ -1,12 +1,13 @@
 """Decides whether a pass over the clients is streaming or vectorized."""
 
+import time
 from collections.abc import Sequence
 
 import attrs
 import tensorflow as tf
 from absl import logging
 
-from tff_algos.execution import client_batches, vectorization
+from tff_algos.execution import client_batches, plan, vectorization
 from tff_algos.execution.batched_passes import BatchedPass
 from tff_algos.execution.client_passes import (
     PassInputs,
@@ -14,6 +15,7 @@ from tff_algos.execution.client_passes import (
     StreamingPass,
     Workers,
 )
+from tff_algos.execution.explanation import PassReport
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.row_memory import RowMemory
@@ -52,6 +54,21 @@ class Resources:
     max_kept_bytes: int
 
 
+@attrs.frozen(eq=False)
+class _Vectorization:
+    """The vectorized form of a pass, or the reason why it has none.
+
+    Attributes:
+      batched: The vectorized pass; `None` for none.
+      obstacle: Why there is none.
+      client_bytes: Memory of a client's state or values, if known.
+    """
+
+    batched: BatchedPass | None
+    obstacle: str = ""
+    client_bytes: int | None = None
+
+
 class PassRunner:
     """Runs a client pass; built once per plan."""
 
@@ -62,52 +79,81 @@ class PassRunner:
             client_pass, resources.devices, resources.row_memory
         )
         # The lambda must not reference this object, to avoid a reference cycle.
-        self._batched = Lazy(lambda: _vectorize(client_pass, resources))
+        self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
-    def run(self, inputs: PassInputs) -> PassResult:
+    def run(self, inputs: PassInputs) -> tuple[PassResult, PassReport]:
         """Runs the pass over all clients.
 
         Args:
           inputs: The inputs.
 
         Returns:
-          The results; streaming and vectorized passes agree up to rounding.
+          The results; streaming and vectorized passes agree up to rounding. And what
+          ran how.
 
         Raises:
           ClientError: If the work of a client fails.
         """
-        demanded = self._resources.batch_clients
+        start = time.perf_counter()
+        result, one_by_one, chunk_size = self._run(inputs)
+        known = self._vectorized.value_if_made
+        report = PassReport(
+            num_clients=inputs.num_clients,
+            num_aggregates=len(self._pass.aggregates),
+            leaves=plan.leaf_names(self._pass.fragment),
+            devices=self._resources.devices,
+            one_by_one=one_by_one,
+            client_bytes=None if known is None else known.client_bytes,
+            chunk_size=chunk_size,
+            seconds=time.perf_counter() - start,
+        )
+        return result, report
+
+    def _run(self, inputs: PassInputs) -> tuple[PassResult, str, int]:
+        """Returns the results, why clients ran one by one, and the chunk size."""
+        workers, demanded = self._resources.workers, self._resources.batch_clients
         fewest = 2 if demanded else _MIN_CLIENTS
-        batched = self._batched() if inputs.num_clients >= fewest else None
-        if batched is not None:
-            try:
-                on_gpu = _on_gpu(self._resources)
-                budget = _GPU_CHUNK_BYTES if on_gpu else _CPU_CHUNK_BYTES
-                return batched.run(inputs, self._resources.workers, budget)
-            except vectorization.NotVectorizableError as error:
-                _say(error, demanded)
-                self._batched = Lazy(lambda: None)
-            except tf.errors.OpError as error:
-                # The streaming pass identifies the client that failed.
-                logging.info("Clients run again one by one: %s", error.message)
-        return self._streaming.run(inputs, self._resources.workers)
+        obstacle = f"fewer than {fewest} clients"
+        if inputs.num_clients >= fewest:
+            batched, obstacle = self._vectorized().batched, self._vectorized().obstacle
+            if batched is not None:
+                try:
+                    on_gpu = _on_gpu(self._resources)
+                    budget = _GPU_CHUNK_BYTES if on_gpu else _CPU_CHUNK_BYTES
+                    result = batched.run(inputs, workers, budget)
+                    return result, "", batched.chunk_size
+                except vectorization.NotVectorizableError as error:
+                    _say(error, demanded)
+                    obstacle = str(error)
+                    without = _Vectorization(None, obstacle, batched.client_bytes)
+                    self._vectorized = Lazy(lambda: without)
+                except tf.errors.OpError as error:
+                    # The streaming pass identifies the client that failed.
+                    obstacle = error.message
+                    logging.info("Clients run again one by one: %s", obstacle)
+        return self._streaming.run(inputs, workers), obstacle, 0
 
 
-def _vectorize(client_pass: ClientPass, resources: Resources) -> BatchedPass | None:
+def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:
     """Returns the vectorized pass, if it is possible and expected to be faster."""
     demanded = resources.batch_clients
-    if demanded is False or not client_pass.fragment.nodes:
-        return None
+    if demanded is False:
+        return _Vectorization(None, "batch_clients is False")
+    if not client_pass.fragment.nodes:
+        return _Vectorization(None, "there is only the aggregation")
     try:
         work = vectorization.vectorize(client_pass.fragment)
     except vectorization.NotVectorizableError as error:
         _say(error, demanded)
-        return None
+        return _Vectorization(None, str(error))
     batched = BatchedPass(
         client_pass, work, resources.devices, resources.cache, resources.row_memory
     )
-    pays = _on_gpu(resources) or batched.client_bytes <= _MAX_CPU_CLIENT_BYTES
-    return batched if pays or demanded else None
+    num_bytes = batched.client_bytes
+    if _on_gpu(resources) or num_bytes <= _MAX_CPU_CLIENT_BYTES or demanded:
+        return _Vectorization(batched, client_bytes=num_bytes)
+    limit = f"above {_MAX_CPU_CLIENT_BYTES / 1000:.0f} kB per client this is faster"
+    return _Vectorization(None, f"{limit} on a CPU", num_bytes)
 
 
 def _say(reason: vectorization.NotVectorizableError, demanded: bool | None) -> None:

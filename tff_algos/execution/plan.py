@@ -31,6 +31,11 @@ class Fragment:
     outputs: tuple[Port, ...]
 
 
+def leaf_names(fragment: Fragment) -> list[str]:
+    """Returns the names of a fragment's leaves."""
+    return [node.leaf.name for node in fragment.nodes]
+
+
 @attrs.frozen(eq=False)
 class ServerStage:
     """The server's computation between two passes over the clients."""

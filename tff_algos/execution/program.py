@@ -1,16 +1,21 @@
 """A planned computation that can be called with Python values."""
 
+import functools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 
-from tff_algos.execution import graph_functions, types
+from tff_algos.execution import explanation, graph_functions, types
+from tff_algos.execution import plan as plan_lib
 from tff_algos.execution.client_passes import PassInputs, as_tensor
 from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.explanation import PassReport, StageReport
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.pass_runner import PassRunner, Resources
 from tff_algos.execution.plan import ClientPass, Plan, ServerStage
@@ -32,6 +37,8 @@ class Program:
         self._default_num_clients = resources.default_num_clients
         self._steps = [_Step(step, resources) for step in plan.steps]
         self._unneeded = _unneeded_after(plan)
+        self._calls = 0
+        self._description = Lazy(lambda: "not called yet")
 
     def run(self, arg: Any) -> Any:
         """Runs the computation.
@@ -47,6 +54,7 @@ class Program:
           ClientError: If a client's part fails.
           TypeError: If the argument is not of the computation's type.
         """
+        start = time.perf_counter()
         values = _Values(self._num_clients(arg))
         parameter = self._signature.parameter
         if parameter is not None:
@@ -55,11 +63,24 @@ class Program:
                 self._plan.dataflow.parameters, embedded, strict=True
             ):
                 values.set(port, value)
+        reports = []
         for step, unneeded in zip(self._steps, self._unneeded, strict=True):
-            step.run(values)
+            reports.append(step.run(values))
             values.drop(unneeded)
         remaining = iter(self._plan.dataflow.results)
-        return _extract(remaining, self._signature.result, values)
+        result = _extract(remaining, self._signature.result, values)
+        self._calls += 1
+        seconds = time.perf_counter() - start
+        self._description = Lazy(
+            functools.partial(explanation.describe, reports, seconds, self._calls)
+        )
+        if self._calls == 1:
+            logging.debug("%s", self.describe())
+        return result
+
+    def describe(self) -> str:
+        """Returns what the last call ran where, and how long each step took."""
+        return self._description()
 
     def _num_clients(self, arg: Any) -> int:
         parameter = self._signature.parameter
@@ -131,28 +152,33 @@ class _Step:
     def __init__(self, step: ServerStage | ClientPass, resources: Resources):
         self._step = step
         if isinstance(step, ServerStage):
-            device = resources.devices[0]
+            self._device = device = resources.devices[0]
             self._stage = Lazy(lambda: graph_functions.build(step.fragment, device))
         else:
             self._pass = PassRunner(step, resources)
             self._max_kept_bytes = resources.max_kept_bytes
 
-    def run(self, values: _Values) -> None:
+    def run(self, values: _Values) -> StageReport | PassReport:
         """Reads the step's inputs from `values` and adds its outputs."""
         if isinstance(self._step, ServerStage):
-            fragment = self._step.fragment
-            outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
-            for port, value in zip(fragment.outputs, outputs, strict=True):
-                values.set(port, value)
-        else:
-            self._run_pass(values)
+            return self._run_stage(values)
+        return self._run_pass(values)
 
-    def _run_pass(self, values: _Values) -> None:
+    def _run_stage(self, values: _Values) -> StageReport:
+        start = time.perf_counter()
+        fragment = self._step.fragment
+        outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
+        for port, value in zip(fragment.outputs, outputs, strict=True):
+            values.set(port, value)
+        seconds = time.perf_counter() - start
+        return StageReport(plan_lib.leaf_names(fragment), self._device, seconds)
+
+    def _run_pass(self, values: _Values) -> PassReport:
         step = self._step
         inputs = {Placement.SERVER: {}, Placement.CLIENTS: {}}
         for port in step.fragment.inputs:
             inputs[port.placement][port] = values.get(port)
-        result = self._pass.run(
+        result, report = self._pass.run(
             PassInputs(
                 inputs[Placement.SERVER],
                 inputs[Placement.CLIENTS],
@@ -165,6 +191,7 @@ class _Step:
             values.set(port, value)
         for port, column in zip(step.kept, result.kept, strict=True):
             values.set(port, column)
+        return report
 
 
 def functional_arguments(arg: Any, type_spec: tff.Type | None) -> list[Any]:
