@@ -142,11 +142,14 @@ def _walk_back(
       `[time, n, units]`, the total gradient of every step's output.
     """
 
+    # Products of a few rows with a transposed matrix can be several times slower.
+    transposed = tf.transpose(recurrent_kernel)
+
     def step(state, inputs):
         (d_output,), (upstream, factor, update, *own) = state, inputs
         d_output += upstream
         d_total = tf.add_n([factor * _for_gates(d_output, axis=1), *own])
-        back = tf.matmul(d_total, recurrent_kernel, transpose_b=True)
+        back = tf.matmul(d_total, transposed)
         return (back + d_output * update,), (d_output,)
 
     (d_outputs,) = recurrence.scan(
