@@ -60,10 +60,11 @@ class _Factors(NamedTuple):
 def _forward(arguments: recurrence.Tensors) -> tuple[tf.Tensor, _Saved]:
     projected, recurrent_kernel = arguments
     units = recurrent_kernel.shape[0]
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         (output, cell), (input_,) = state, inputs
-        total = input_ + tf.matmul(output, recurrent_kernel)
+        total = input_ + times_kernel(output)
         in_forget, candidate, out = tf.split(total, [2 * units, units, units], axis=1)
         in_forget, out = tf.sigmoid(in_forget), tf.sigmoid(out)
         candidate = tf.tanh(candidate)
@@ -127,8 +128,7 @@ def _walk_back(
       and the output for o, has this total gradient.
     """
     units = recurrent_kernel.shape[0]
-    # Products of a few rows with a transposed matrix can be several times slower.
-    transposed = tf.transpose(recurrent_kernel)
+    times_transposed = recurrence.multiplier(recurrent_kernel, transpose=True)
 
     def step(state, inputs):
         d_output, d_cell = state
@@ -137,7 +137,7 @@ def _walk_back(
         d_cell = tf.add_n([d_cell, d_output * cell_factor, *own[:1]])
         spread = tf.concat([d_cell, d_cell, d_cell, d_output], axis=1)
         d_total = tf.add_n([factor * spread, *own[1:]])
-        return (tf.matmul(d_total, transposed), d_cell * forget), (spread,)
+        return (times_transposed(d_total), d_cell * forget), (spread,)
 
     zeros = tf.zeros_like(upstream[0])
     inputs = (upstream, *factors, *own)
@@ -194,11 +194,12 @@ def _tangents(
     known = along_projected + recurrence.product(
         recurrence.delayed(saved.outputs), along_kernel
     )
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         output, cell = state
         known, factor, cell_factor, forget = inputs
-        total = known + tf.matmul(output, recurrent_kernel)
+        total = known + times_kernel(output)
         *to_cell, to_output = tf.split(factor * total, 4, axis=1)
         cell = tf.add_n([forget * cell, *to_cell])
         output = cell_factor * cell + to_output
