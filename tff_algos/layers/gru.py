@@ -1,6 +1,6 @@
 """A GRU layer with custom first and second derivatives.
 
-See `tasks.models.recurrence` for the reasons. The gradient of a step's gates is the
+See `tff_algos.layers.recurrence` for the reasons. The gradient of a step's gates is the
 gradient of its output times factors that depend only on the forward pass. These are
 computed for all steps at once, and the loops only multiply by them.
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import recurrence
+from tff_algos.layers import recurrence
 
 
 def gru(

@@ -1,6 +1,6 @@
 """An LSTM layer that trains several times faster than with autodiff on a CPU.
 
-See `tasks.models.recurrence` for the reasons. Elementwise derivatives are computed for
+See `tff_algos.layers.recurrence` for the reasons. Elementwise derivatives are computed for
 all steps at once; the loops only multiply by them.
 
 Source of the equations: Gers, Schmidhuber and Cummins, "Learning to forget:
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import recurrence
+from tff_algos.layers import recurrence
 
 
 def lstm(

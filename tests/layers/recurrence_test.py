@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import gru, lstm, recurrence
+from tff_algos.layers import gru, lstm, recurrence
 
 TIME, BATCH, INPUTS, UNITS = 5, 3, 4, 2
 LAYERS = {"lstm": (lstm.lstm, 4, 1), "gru": (gru.gru, 3, 2)}
