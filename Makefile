@@ -16,6 +16,7 @@ BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
 BENCH_AGGREGATION_FLAGS ?= --cohorts=10
 BENCH_ALGORITHMS_FLAGS ?=
+GPU_CHECK_FLAGS ?=
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
@@ -26,7 +27,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +41,7 @@ help:
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory compared with a mean"
 	@echo "make bench-algorithms  a local step of each algorithm: time compared with FedAvg's, and memory"
 	@echo "make bench-client-memory  client memory: time and memory by number of clients"
+	@echo "make gpu-check GPU=1  all checks that need a GPU, in under 8 minutes"
 	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
@@ -105,6 +107,9 @@ bench-algorithms: $(STAMP)
 
 bench-client-memory: $(STAMP)
 	$(VENV_PYTHON) benchmarks/client_memory_cost.py
+
+gpu-check: $(STAMP)
+	$(VENV_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK_FLAGS)
 
 build-file: $(STAMP)
 	$(VENV_PYTHON) -m tests.testing.build_files

@@ -14,6 +14,7 @@ _LIBRARY = {
     "clients",
     "execution",
     "finalizers",
+    "layers",
     "models",
     "solvers",
 }
@@ -22,6 +23,7 @@ _MAY_IMPORT = {
     "execution": set(),
     "solvers": set(),
     "clients": {"execution", "models"},
+    "layers": set(),
     "models": set(),
     "aggregators": {"solvers"},
     "finalizers": {"aggregators", "client_works", "clients", "models", "solvers"},
@@ -84,7 +86,14 @@ def test_importing_the_library_imports_no_run():
 
 def test_tasks_know_no_algorithm_and_no_run():
     for path in _files("tasks"):
-        allowed = {"clients", "models", "hyperparameters", "messages", "execution"}
+        allowed = {
+            "clients",
+            "layers",
+            "models",
+            "hyperparameters",
+            "messages",
+            "execution",
+        }
         assert _packages_of(path) <= allowed, path
 
 

@@ -33,7 +33,7 @@ def _modules() -> list[str]:
     [
         ("tff_algos/algorithms/scaffold.py", "tests/algorithms/scaffold_test.py"),
         ("tff_algos/hyperparameters.py", "tests/hyperparameters_test.py"),
-        ("tasks/models/gru.py", "tests/tasks/models/gru_test.py"),
+        ("tasks/models/text.py", "tests/tasks/models/text_test.py"),
     ],
 )
 def test_a_test_file_is_named_after_its_module(module, expected):

@@ -17,6 +17,7 @@ from tff_algos import (
     execution,
     finalizers,
     hyperparameters,
+    layers,
     models,
     solvers,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "finalizers",
     "hyperparameters",
     "index_dataset",
+    "layers",
     "models",
     "solvers",
     "with_shared_examples",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tasks.models import layers, lstm, metrics, normalization, text
+from tasks.models import layers, metrics, normalization, text
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks.engines import workloads
+from tff_algos.layers import lstm
 
 Logits = Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor]
 

@@ -25,7 +25,8 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from tasks.models import gru, initializers, layers, lstm, metrics, recurrence
+from tasks.models import initializers, layers, metrics
+from tff_algos.layers import gru, lstm, recurrence
 from tff_algos.models.block_model import Block, BlockModel, layer
 
 PADDING_ID = 0

@@ -1,7 +1,10 @@
 """Devices are named in full or by kind; one line names those there are."""
 
+import types
+
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import execution
@@ -38,3 +41,17 @@ def test_devices_may_be_named_in_full_and_by_kind():
     for names in (["CPU:0"], ["cpu:0"], ["/device:CPU:0"], ["CPU:*"]):
         with execution.in_process_context(runtime_devices=names):
             assert _mean_of_doubles([1.0, 2.0]) == 3.0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_gpus_in_use_or_split_into_logical_devices_stay_as_they_are(error, monkeypatch):
+    def refuse(*_):
+        raise error("cannot")
+
+    def gpus(kind):
+        return [types.SimpleNamespace(name="GPU:0")] if kind == "GPU" else []
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", gpus)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", refuse)
+    with execution.in_process_context(runtime_devices=["CPU:0"]):
+        assert _mean_of_doubles([1.0, 2.0]) == 3.0

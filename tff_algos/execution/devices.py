@@ -53,5 +53,6 @@ def _grow_memory() -> None:
     for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError:
-            logging.debug("%s is in use already; its memory stays as it is.", gpu.name)
+        except (RuntimeError, ValueError) as error:
+            # The GPU is in use already, or split into logical devices.
+            logging.debug("%s keeps its way of allocating: %s", gpu.name, error)

@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.models import gru, lstm, text
+from tasks.models import text
 from tests.testing import task_models
 from tests.testing.speed import some_fast
+from tff_algos.layers import gru, lstm
 
 TIME, BATCH, INPUTS, UNITS = 7, 3, 4, 5
 

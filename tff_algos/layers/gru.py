@@ -1,6 +1,6 @@
 """A GRU layer with custom first and second derivatives.
 
-See `tasks.models.recurrence` for the reasons. The gradient of a step's gates is the
+See `tff_algos.layers.recurrence` for the reasons. The gradient of a step's gates is the
 gradient of its output times factors that depend only on the forward pass. These are
 computed for all steps at once, and the loops only multiply by them.
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import recurrence
+from tff_algos.layers import recurrence
 
 
 def gru(
@@ -76,10 +76,11 @@ class _Factors(NamedTuple):
 def _forward(arguments: recurrence.Tensors) -> tuple[tf.Tensor, _Saved]:
     projected, recurrent_kernel, recurrent_bias = arguments
     units = recurrent_kernel.shape[0]
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         (output,), (input_,) = state, inputs
-        total = tf.matmul(output, recurrent_kernel) + recurrent_bias
+        total = times_kernel(output) + recurrent_bias
         input_gates, input_candidate = tf.split(input_, [2 * units, units], axis=1)
         gates, recurrent = tf.split(total, [2 * units, units], axis=1)
         update, reset = tf.split(tf.sigmoid(input_gates + gates), 2, axis=1)
@@ -142,12 +143,13 @@ def _walk_back(
       `[time, n, units]`, the total gradient of every step's output.
     """
 
+    times_transposed = recurrence.multiplier(recurrent_kernel, transpose=True)
+
     def step(state, inputs):
         (d_output,), (upstream, factor, update, *own) = state, inputs
         d_output += upstream
         d_total = tf.add_n([factor * _for_gates(d_output, axis=1), *own])
-        back = tf.matmul(d_total, recurrent_kernel, transpose_b=True)
-        return (back + d_output * update,), (d_output,)
+        return (times_transposed(d_total) + d_output * update,), (d_output,)
 
     (d_outputs,) = recurrence.scan(
         step,
@@ -211,10 +213,11 @@ def _tangents(
     known = _sum_of_gates(
         by_total * known_totals + factors.by_projected() * along_projected
     )
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         (output,), (known, factor, update) = state, inputs
-        total = tf.matmul(output, recurrent_kernel)
+        total = times_kernel(output)
         output = known + update * output + _sum_of_gates(factor * total, axis=1)
         return (output,), (output, total)
 

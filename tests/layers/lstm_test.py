@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import lstm
+from tff_algos.layers import lstm
 
 TIME, BATCH, INPUTS, UNITS = 6, 3, 2, 4
 

@@ -22,6 +22,9 @@ Gradient = Literal["fused", "autodiff"]
 
 Tensors = tuple[tf.Tensor, ...]
 
+_BAD_WIDTH = 512
+_NUM_PADDING = 16  # A cache line of float32.
+
 
 @attrs.frozen(kw_only=True)
 class Recurrence:
@@ -204,8 +207,29 @@ def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tens
       float `[time, n, out]`.
     """
     size, width = reversed(kernel.shape) if transpose else kernel.shape
-    flat = tf.matmul(tf.reshape(x, [-1, size]), kernel, transpose_b=transpose)
+    flat = multiplier(kernel, transpose)(tf.reshape(x, [-1, size]))
     return tf.reshape(flat, [*tf.unstack(tf.shape(x)[:2]), width])
+
+
+def multiplier(
+    kernel: tf.Tensor, transpose: bool = False
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns the function from `x` to `x @ kernel` or `x @ kernel^T`.
+
+    Prepares the kernel, so call it before a loop and the function in the loop.
+
+    Args:
+      kernel: float `[in, out]`, or `[out, in]` with `transpose`.
+      transpose: Whether to transpose the kernel.
+
+    Returns:
+      A function from float `[n, in]` to float `[n, out]`.
+    """
+    # On a CPU, a product of a few rows with a transposed matrix can take several times
+    # as long as with a plain one.
+    plain = tf.transpose(kernel) if transpose else kernel
+    width, prepared = plain.shape[1], _padded(plain)
+    return lambda x: _first_columns(tf.matmul(x, prepared), width)
 
 
 def outer_products(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -215,11 +239,28 @@ def outer_products(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
       x: float `[time, n, in]`.
       y: float `[time, n, out]`.
     """
-    return tf.matmul(
+    width = y.shape[-1]
+    products = tf.matmul(
         tf.reshape(x, [-1, x.shape[-1]]),
-        tf.reshape(y, [-1, y.shape[-1]]),
+        _padded(tf.reshape(y, [-1, width])),
         transpose_a=True,
     )
+    return _first_columns(products, width)
+
+
+def _padded(matrix: tf.Tensor) -> tf.Tensor:
+    """Returns `matrix` with columns of zeros if its width is bad for a CPU's caches.
+
+    If a row's length is a multiple of a large power of two, the entries of a column
+    fall into the same few cache sets, and a product takes up to twice as long.
+    """
+    if matrix.shape[1] % _BAD_WIDTH:
+        return matrix
+    return tf.pad(matrix, [[0, 0], [0, _NUM_PADDING]])
+
+
+def _first_columns(matrix: tf.Tensor, width: int) -> tf.Tensor:
+    return matrix if matrix.shape[1] == width else matrix[:, :width]
 
 
 def delayed(x: tf.Tensor) -> tf.Tensor:

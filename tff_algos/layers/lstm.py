@@ -1,6 +1,6 @@
 """An LSTM layer that trains several times faster than with autodiff on a CPU.
 
-See `tasks.models.recurrence` for the reasons. Elementwise derivatives are computed for
+See `tff_algos.layers.recurrence` for the reasons. Elementwise derivatives are computed for
 all steps at once; the loops only multiply by them.
 
 Source of the equations: Gers, Schmidhuber and Cummins, "Learning to forget:
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import recurrence
+from tff_algos.layers import recurrence
 
 
 def lstm(
@@ -54,22 +54,17 @@ class _Factors(NamedTuple):
 
     totals: tf.Tensor  # Of cell (i, f, c) or output (o) by pre-activations.
     cells: tf.Tensor  # Of the output by the cell.
-
-
-class _Kept(NamedTuple):
-    """The loss's gradients of the backward pass, `[time, n, units]`."""
-
-    outputs: tf.Tensor
-    cells: tf.Tensor
+    forget: tf.Tensor  # Of the cell by the previous cell.
 
 
 def _forward(arguments: recurrence.Tensors) -> tuple[tf.Tensor, _Saved]:
     projected, recurrent_kernel = arguments
     units = recurrent_kernel.shape[0]
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         (output, cell), (input_,) = state, inputs
-        total = input_ + tf.matmul(output, recurrent_kernel)
+        total = input_ + times_kernel(output)
         in_forget, candidate, out = tf.split(total, [2 * units, units, units], axis=1)
         in_forget, out = tf.sigmoid(in_forget), tf.sigmoid(out)
         candidate = tf.tanh(candidate)
@@ -94,87 +89,90 @@ def _factors(saved: _Saved) -> _Factors:
         in_ * (1.0 - candidate * candidate),
         tanh_cells * out * (1.0 - out),
     ]
-    return _Factors(tf.concat(totals, axis=2), out * (1.0 - tanh_cells * tanh_cells))
+    return _Factors(
+        totals=tf.concat(totals, axis=2),
+        cells=out * (1.0 - tanh_cells * tanh_cells),
+        forget=forget,
+    )
 
 
 def _backward(
     arguments: recurrence.Tensors, saved: _Saved, upstream: tf.Tensor
-) -> tuple[recurrence.Tensors, _Kept]:
+) -> tuple[recurrence.Tensors, tf.Tensor]:
+    """Returns gradients of the arguments, and what `_walk_back` returns."""
     _, recurrent_kernel = arguments
     factors = _factors(saved)
-    kept = _walk_back(recurrent_kernel, factors, saved.gates, upstream)
-    d_totals = factors.totals * _for_gates(*kept)
+    spread = _walk_back(recurrent_kernel, factors, upstream)
+    d_totals = factors.totals * spread
     before = recurrence.delayed(saved.outputs)
-    return (d_totals, recurrence.outer_products(before, d_totals)), kept
+    return (d_totals, recurrence.outer_products(before, d_totals)), spread
 
 
 def _walk_back(
     recurrent_kernel: tf.Tensor,
     factors: _Factors,
-    gates: tf.Tensor,
     upstream: tf.Tensor,
     *own: tf.Tensor,
-) -> _Kept:
+) -> tf.Tensor:
     """Propagates gradients of outputs and cells back through time.
 
     Args:
       recurrent_kernel: `[units, 4 * units]`.
       factors: The derivatives of the steps.
-      gates: `[time, n, 4 * units]`, after their activations.
       upstream: `[time, n, units]`, the upstream gradient of every output.
       *own: Nothing, or two tensors: `[time, n, units]`, added to the gradients of the
         cells, and `[time, n, 4 * units]`, added to those of the pre-activations.
 
     Returns:
-      The total gradients of every output and every cell.
+      `[time, n, 4 * units]`: what every gate acts on, which is the cell for i, f and c
+      and the output for o, has this total gradient.
     """
     units = recurrent_kernel.shape[0]
+    times_transposed = recurrence.multiplier(recurrent_kernel, transpose=True)
 
     def step(state, inputs):
         d_output, d_cell = state
-        upstream, factor, cell_factor, gates, *own = inputs
+        upstream, factor, cell_factor, forget, *own = inputs
         d_output += upstream
         d_cell = tf.add_n([d_cell, d_output * cell_factor, *own[:1]])
-        d_total = factor * _for_gates(d_output, d_cell, axis=1)
-        back = tf.matmul(
-            tf.add_n([d_total, *own[1:]]), recurrent_kernel, transpose_b=True
-        )
-        return (back, d_cell * gates[:, units : 2 * units]), (d_output, d_cell)
+        spread = tf.concat([d_cell, d_cell, d_cell, d_output], axis=1)
+        d_total = tf.add_n([factor * spread, *own[1:]])
+        return (times_transposed(d_total), d_cell * forget), (spread,)
 
     zeros = tf.zeros_like(upstream[0])
-    inputs = (upstream, *factors, gates, *own)
-    return _Kept(
-        *recurrence.scan(step, (zeros, zeros), inputs, [units, units], reverse=True)
-    )
+    inputs = (upstream, *factors, *own)
+    (spread,) = recurrence.scan(step, (zeros, zeros), inputs, [4 * units], reverse=True)
+    return spread
 
 
 def _second(
     arguments: recurrence.Tensors,
     saved: _Saved,
     upstream: tf.Tensor,
-    kept: _Kept,
+    spread: tf.Tensor,
     directions: recurrence.Tensors,
 ) -> recurrence.Tensors:
     """Returns the tangents of the outputs and of the gradients."""
-    del upstream  # Already included in `kept`.
+    del upstream  # Already included in `spread`.
     _, recurrent_kernel = arguments
     _, along_kernel = directions
     units = recurrent_kernel.shape[0]
     factors = _factors(saved)
     tangents = _tangents(recurrent_kernel, saved, factors, directions)
     factors_tangent = _factors_tangent(saved, tangents)
-    d_totals = factors.totals * _for_gates(*kept)
-    own_totals = factors_tangent.totals * _for_gates(*kept)
-    own_cells = kept.outputs * factors_tangent.cells + recurrence.advanced(
-        kept.cells * tangents.gates[..., units : 2 * units]
+    d_totals = factors.totals * spread
+    d_cells, d_outputs = spread[..., :units], spread[..., 3 * units :]
+    own_totals = factors_tangent.totals * spread
+    own_cells = d_outputs * factors_tangent.cells + recurrence.advanced(
+        d_cells * factors_tangent.forget
     )
     own_outputs = recurrence.advanced(
         recurrence.product(d_totals, along_kernel, transpose=True)
     )
-    kept_tangent = _walk_back(
-        recurrent_kernel, factors, saved.gates, own_outputs, own_cells, own_totals
+    spread_tangent = _walk_back(
+        recurrent_kernel, factors, own_outputs, own_cells, own_totals
     )
-    d_totals_tangent = own_totals + factors.totals * _for_gates(*kept_tangent)
+    d_totals_tangent = own_totals + factors.totals * spread_tangent
     before, before_tangent = map(recurrence.delayed, (saved.outputs, tangents.outputs))
     return (
         tangents.outputs,
@@ -196,22 +194,20 @@ def _tangents(
     known = along_projected + recurrence.product(
         recurrence.delayed(saved.outputs), along_kernel
     )
+    times_kernel = recurrence.multiplier(recurrent_kernel)
 
     def step(state, inputs):
         output, cell = state
-        known, factor, cell_factor, gates = inputs
-        total = known + tf.matmul(output, recurrent_kernel)
+        known, factor, cell_factor, forget = inputs
+        total = known + times_kernel(output)
         *to_cell, to_output = tf.split(factor * total, 4, axis=1)
-        cell = tf.add_n([gates[:, units : 2 * units] * cell, *to_cell])
+        cell = tf.add_n([forget * cell, *to_cell])
         output = cell_factor * cell + to_output
         return (output, cell), (output, total, cell)
 
     zeros = tf.zeros_like(saved.outputs[0])
     outputs, totals, cells = recurrence.scan(
-        step,
-        (zeros, zeros),
-        (known, *factors, saved.gates),
-        [units, 4 * units, units],
+        step, (zeros, zeros), (known, *factors), [units, 4 * units, units]
     )
     return _Saved(outputs, _slopes(saved.gates) * totals, cells)
 
@@ -246,12 +242,7 @@ def _factors_tangent(saved: _Saved, tangents: _Saved) -> _Factors:
         d_tanh_cells * out * (1.0 - out) + tanh_cells * (1.0 - 2.0 * out) * d_out,
     ]
     cells = d_out * tanh_slope - 2.0 * out * tanh_cells * d_tanh_cells
-    return _Factors(tf.concat(totals, axis=2), cells)
-
-
-def _for_gates(output: tf.Tensor, cell: tf.Tensor, axis: int = 2) -> tf.Tensor:
-    """Returns the cell for every gate except the last, and the output for that."""
-    return tf.concat([cell, cell, cell, output], axis=axis)
+    return _Factors(tf.concat(totals, axis=2), cells, d_forget)
 
 
 _LSTM = recurrence.Recurrence(forward=_forward, backward=_backward, second=_second)

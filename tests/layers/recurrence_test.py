@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import gru, lstm, recurrence
+from tff_algos.layers import gru, lstm, recurrence
 
 TIME, BATCH, INPUTS, UNITS = 5, 3, 4, 2
 LAYERS = {"lstm": (lstm.lstm, 4, 1), "gru": (gru.gru, 3, 2)}
@@ -193,3 +193,35 @@ def test_scan_goes_over_time_either_way(reverse):
 def test_unknown_gradient_is_refused(layer):
     with pytest.raises(ValueError, match="'fused', 'autodiff'.*found 'magic'"):
         _loss(layer, _arguments(layer), "magic")
+
+
+@pytest.mark.parametrize("width", [3, 512])
+def test_products_equal_plain_ones(width):
+    """Also where columns are added for speed, and batched over clients."""
+    rng = np.random.default_rng(0)
+    x, kernel, y, back = (
+        tf.constant(rng.normal(size=shape))
+        for shape in ((2, 4, 3, 5), (2, 5, width), (2, 4, 3, width), (2, width, 5))
+    )
+
+    def products(values):
+        x, kernel, y, back = values
+        return (
+            recurrence.product(x, kernel),
+            recurrence.product(x, back, transpose=True),
+            recurrence.outer_products(x, y),
+            recurrence.multiplier(kernel)(x[0]),
+            recurrence.multiplier(back, transpose=True)(x[0]),
+        )
+
+    got = tf.vectorized_map(
+        products, (x, kernel, y, back), fallback_to_while_loop=False
+    )
+    expected = (
+        np.einsum("ctni,cio->ctno", x, kernel),
+        np.einsum("ctni,coi->ctno", x, back),
+        np.einsum("ctni,ctno->cio", x, y),
+        np.einsum("cni,cio->cno", x[:, 0], kernel),
+        np.einsum("cni,coi->cno", x[:, 0], back),
+    )
+    _assert_close(got, expected)

@@ -1,0 +1,123 @@
+"""The check of GPUs: its logic, on CPUs.
+
+No time is asserted.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.comparison import engines
+from benchmarks.engines.workloads import Workload
+from benchmarks.gpu_check import Devices, Row
+from tff_algos.experiments import catalog
+
+ONE_CPU = Devices("CPU:0", ("CPU:0", "CPU:0"))
+SMALL = Workload("small", "dense", 3, 4, 2)
+
+
+def test_every_workload_is_a_section_after_the_checks():
+    names = gpu_check.section_names()
+    assert names[-len(engines.WORKLOADS) :] == list(engines.WORKLOADS)
+    assert len(names) == len(set(names))
+
+
+def test_families_are_algorithms():
+    for name in gpu_check.FAMILIES:
+        assert catalog.get(name).name == name
+
+
+def test_workloads_agree_with_loops_by_hand():
+    rows = gpu_check.workload_rows(SMALL, ONE_CPU, seconds=0.0)
+    assert [row.passed for row in rows][-1:] == [True]
+    assert "1.00 times ours" in rows[0].found
+
+
+def test_two_devices_are_compared_with_one():
+    (row,) = gpu_check.logical_rows(ONE_CPU, SMALL)
+    assert row.passed and row.check == "CPU:0 and CPU:0"
+
+
+def test_equality_is_of_changes_and_has_a_row_for_each_precision(tmp_path):
+    rows = gpu_check.equality_rows(ONE_CPU, {"fedavg": {}}, tmp_path)
+    assert [row.check for row in rows] == [
+        "fedavg, without TF32",
+        "fedavg, with TF32",
+    ]
+    assert all(row.passed for row in rows)
+
+
+def test_families_that_there_is_no_time_for_are_failures(tmp_path):
+    (row,) = gpu_check.equality_rows(ONE_CPU, {"fedavg": {}}, tmp_path, seconds=-1.0)
+    assert row.passed is False and "no time left" in row.found
+
+
+def test_memory_that_tensorflow_does_not_know_is_no_failure():
+    (row,) = gpu_check.memory_rows("CPU:0", (1, 2))
+    assert row.passed is None
+
+
+def _raise_if_too_many(limit):
+    return lambda count, _: "OOM when allocating" if count > limit else None
+
+
+def test_exhausted_memory_names_how_many_clients_to_try(monkeypatch):
+    megabyte = 2**20
+    assert gpu_check.clients_to_try(512 * megabyte, 4 * megabyte) == 32
+    assert gpu_check.clients_to_try(1, megabyte) == 1
+    monkeypatch.setattr(gpu_check, "_error_of_gathering", _raise_if_too_many(50))
+    first, second = gpu_check.exhausted_rows("GPU:0", 512 * megabyte)
+    assert first.passed and first.found == "OOM when allocating; try 27 clients"
+    assert second.passed and second.check == "27 clients"
+    # If nothing is exhausted, the check has not checked anything.
+    monkeypatch.setattr(gpu_check, "_error_of_gathering", _raise_if_too_many(1e9))
+    first, _ = gpu_check.exhausted_rows("GPU:0", 512 * megabyte)
+    assert first.passed is False
+
+
+def test_the_report_says_what_failed(tmp_path, capsys):
+    sections = {"a": [Row("x", "1 | 2"), Row("y", "bad", False)], "b": []}
+    assert not gpu_check.write_report(tmp_path, sections, 1.0)
+    text = (tmp_path / "report.md").read_text()
+    assert "1 failed: a: y." in text and "| y | bad | FAILED |" in text
+    assert "| x | 1 / 2 |  |" in text and text in capsys.readouterr().out
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["sections"]["a"][1]["passed"] is False
+    assert gpu_check.write_report(tmp_path, {"a": [Row("y", "good", True)]}, 1.0)
+
+
+def _run(*arguments):
+    return subprocess.run(
+        [sys.executable, gpu_check.__file__, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    done = _run(f"--output_dir={tmp_path}")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("TensorFlow sees no GPU")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("minutes", "status", "found"), [(5, 0, "passed"), (0, 1, "no time left")]
+)
+def test_sections_run_on_two_logical_cpus(tmp_path, minutes, status, found):
+    done = _run(
+        "--devices=cpu_logical",
+        "--quick",
+        "--sections=logical",
+        f"--minutes={minutes}",
+        f"--output_dir={tmp_path}",
+    )
+    assert done.returncode == status, done.stderr
+    assert found in (tmp_path / "report.md").read_text()
