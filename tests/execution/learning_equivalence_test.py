@@ -84,9 +84,12 @@ def test_a_functional_model_trains_to_the_same(name):
     assert np.linalg.norm(weights - problems.initial_vector()) > 0.01
 
 
+@pytest.mark.parametrize("model", ["functional", "keras"])
 @pytest.mark.parametrize("name", ["weighted_fed_avg", "fed_sgd", "weighted_mime_lite"])
-def test_clients_one_by_one_and_many_at_a_time_are_the_same(name):
-    process = TRAINING[name](models.functional_model())
+def test_clients_one_by_one_and_many_at_a_time_are_the_same(name, model):
+    process = TRAINING[name](
+        models.keras_model if model == "keras" else models.functional_model()
+    )
     outputs = []
     for batch_clients in (True, False):
         context = equivalence.in_process(batch_clients=batch_clients)
@@ -98,7 +101,10 @@ def test_clients_one_by_one_and_many_at_a_time_are_the_same(name):
     equivalence.assert_same(*outputs, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["weighted_fed_avg", "fed_sgd", "weighted_mime_lite"])
+@pytest.mark.parametrize(
+    "name",
+    some_fast(TRAINING, ["weighted_fed_avg", "fed_sgd", "weighted_mime_lite"]),
+)
 def test_a_keras_model_trains_to_the_same(name):
     process = TRAINING[name](models.keras_model)
     outputs = assert_same_training(process, models.cohorts(*SIZES))
