@@ -9,6 +9,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.testing import equivalence
+from tff_algos.execution import types
 
 same = equivalence.assert_same_in_both
 
@@ -95,3 +96,36 @@ def test_values_the_type_does_not_allow_are_type_errors():
             equivalence.call(equivalence.in_process(), through, wrong)
         with pytest.raises(TypeError):
             through(wrong)
+
+
+MATRIX = tff.TensorType(np.float32, [600, 600])
+
+
+def _round_trip(value):
+    (tensor,) = types.embed(value, MATRIX)
+    return types.extract(iter([tensor]), MATRIX)
+
+
+def test_large_arrays_come_out_read_only_and_go_in_again_without_a_copy():
+    first = _round_trip(np.random.default_rng(0).normal(size=[600, 600]).astype("f"))
+    second = _round_trip(first)
+    assert np.shares_memory(first, second)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0, 0] = 1.0
+
+
+def test_arrays_of_the_caller_are_copied():
+    own = np.ones([600, 600], np.float32)
+    shown = _round_trip(own)
+    own[:] = 2.0
+    assert shown.max() == 1.0
+    own.flags.writeable = False
+    shown = _round_trip(own)
+    assert not np.shares_memory(own, shown)
+
+
+def test_small_arrays_can_be_changed():
+    (tensor,) = types.embed(np.ones(3, np.float32), tff.TensorType(np.float32, [3]))
+    value = types.extract(iter([tensor]), tff.TensorType(np.float32, [3]))
+    value[0] = 5.0
+    assert value.tolist() == [5.0, 1.0, 1.0]

@@ -11,11 +11,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import ops
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+# Arrays of at least this size are views of tensors.
+_LEAST_VIEW_BYTES = 1 << 20
 
 
 def flatten(type_spec: tff.Type | None) -> Iterator[tff.Type]:
@@ -110,7 +115,38 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     if not array.is_compatible_dtype(value, dtype):
         found = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"Expected a value of type {type_spec}, found {found}.")
+    if _is_view(value) and value.dtype == dtype:
+        # `tf.constant` would copy it, lest the tensor changes with the array.
+        device = eager_context.context().device_name
+        return ops.EagerTensor(value, device, tf.as_dtype(dtype).as_datatype_enum)
     return tf.constant(value, dtype)
+
+
+def _as_numpy(tensor: tf.Tensor) -> Any:
+    """Returns a tensor's value; of a large tensor a read-only view of its memory.
+
+    A table of clients' updates is larger than all else in a round, and would otherwise
+    be copied from every result and into every argument.
+    """
+    kind = np.dtype(tensor.dtype.as_numpy_dtype).kind
+    size = tensor.dtype.size * (tensor.shape.num_elements() or 0)
+    if (
+        kind in "biufc"
+        and size >= _LEAST_VIEW_BYTES
+        and tensor.device.endswith("CPU:0")
+    ):
+        return np.asarray(memoryview(tensor))
+    return tensor.numpy()
+
+
+def _is_view(value: Any) -> bool:
+    """Returns whether a value is a view by `_as_numpy`, which nothing can change."""
+    return (
+        isinstance(value, np.ndarray)
+        and isinstance(value.base, memoryview)
+        and value.base.readonly
+        and not value.flags.writeable
+    )
 
 
 def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
@@ -163,11 +199,12 @@ def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
       type_spec: The type.
 
     Returns:
-      NumPy values, and datasets for sequences, in `tff.structure.Struct`s.
+      NumPy values, and datasets for sequences, in `tff.structure.Struct`s. Arrays of a
+      megabyte or more are read-only.
     """
     match type_spec:
         case tff.TensorType():
-            return next(tensors).numpy()
+            return _as_numpy(next(tensors))
         case tff.SequenceType():
             spec = type_conversions.type_to_tf_structure(type_spec.element)
             return tf.data.experimental.from_variant(next(tensors), spec)
