@@ -12,22 +12,23 @@ the same values and no effects: it can be vectorized over clients like the work 
 functional model, and does not compute initial values that are never read.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 import attrs
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
-from tensorflow.python.framework import function_def_to_graph
 
-from tff_algos.execution import graph_rewrites, tracing, variable_ops
+from tff_algos.execution import (
+    graph_rewrites,
+    tracing,
+    variable_functions,
+    variable_ops,
+)
 from tff_algos.execution.graph_rewrites import GraphDef
 from tff_algos.execution.leaves import Leaf
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
-_BRANCHES = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 _BRANCH_NAMES = ("then", "else")
 _LOOPS = frozenset(["While", "StatelessWhile"])
 
@@ -44,7 +45,6 @@ class _Variable:
     spec: tf.TensorSpec
 
 
-_T = TypeVar("_T")
 _Value = tf.Tensor | _Variable
 _State = dict[_Variable, tf.Tensor]
 
@@ -80,7 +80,7 @@ def _lift(leaf: Leaf) -> Leaf:
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
         leaf.add_functions(tf.compat.v1.get_default_graph())
         interpreter = _Interpreter(leaf.graph_def.library)
-        graph = _Graph(leaf.graph_def, tuple(used), leaf.outputs)
+        graph = variable_functions.Graph(leaf.graph_def, tuple(used), leaf.outputs)
         return interpreter.run(graph, tensors, {})
 
     function = tracing.concrete_function(run, specs)
@@ -118,31 +118,6 @@ def _add_missing(graph_def: GraphDef, library: function_pb2.FunctionDefLibrary) 
     )
 
 
-@attrs.frozen(eq=False)
-class _Graph:
-    """Nodes to interpret.
-
-    Attributes:
-      graph_def: The nodes in the order of their execution.
-      inputs: The names of the tensors that are fed.
-      outputs: The names of the tensors to return.
-      effects: The names of further nodes that must run.
-    """
-
-    graph_def: GraphDef
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    effects: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def nodes(self) -> list[node_def_pb2.NodeDef]:
-        """The nodes that outputs and effects need."""
-        by_name = {node.name: node for node in self.graph_def.node}
-        roots = [*map(graph_rewrites.node_name, self.outputs), *self.effects]
-        needed = graph_rewrites.ancestors(by_name, roots)
-        return [node for node in self.graph_def.node if node.name in needed]
-
-
 class _Interpreter:
     """Executes graphs symbolically: adds their ops to the current graph.
 
@@ -150,15 +125,15 @@ class _Interpreter:
     """
 
     def __init__(self, library: function_pb2.FunctionDefLibrary):
-        self._definitions = {each.signature.name: each for each in library.function}
-        self._graphs: dict[str, _Graph] = {}
-        self._creating: dict[str, bool] = {}
-        self._written: dict[str, set[int]] = {}
+        self._functions = variable_functions.Functions(library)
         # Functions are freed with their Python objects, so keep them to the end.
         self._traced: list[tf.types.experimental.ConcreteFunction] = []
 
     def run(
-        self, graph: _Graph, arguments: Sequence[_Value], state: _State
+        self,
+        graph: variable_functions.Graph,
+        arguments: Sequence[_Value],
+        state: _State,
     ) -> list[_Value]:
         """Executes a graph.
 
@@ -208,10 +183,10 @@ class _Interpreter:
             return [tf.constant(inputs[0] in state)]
         if node.op == "Identity":
             return inputs
-        if node.op in _CALLS or node.op in self._definitions:
+        if node.op in _CALLS or node.op in self._functions.definitions:
             (name,) = graph_rewrites.called_functions(node)
             return self._call(name, inputs, state)
-        if node.op in _BRANCHES:
+        if node.op in variable_functions.BRANCHES:
             return self._branch(node, inputs, state)
         if node.op in _LOOPS:
             return self._loop(node, inputs, state)
@@ -226,23 +201,12 @@ class _Interpreter:
         if any(isinstance(value, _Variable) for value in inputs):
             return True
         called = graph_rewrites.called_functions(node)
-        return any(map(self._creates_variables, called))
-
-    def _creates_variables(self, name: str) -> bool:
-        if name not in self._creating:
-            reached = graph_rewrites.reached_ops(name, self._definitions)
-            self._creating[name] = "VarHandleOp" in reached
-        return self._creating[name]
-
-    def _graph_of(self, name: str) -> _Graph:
-        if name not in self._graphs:
-            self._graphs[name] = _function_graph(self._definitions[name])
-        return self._graphs[name]
+        return any(map(self._functions.creates_variables, called))
 
     def _call(
         self, name: str, arguments: Sequence[_Value], state: _State
     ) -> list[_Value]:
-        return self.run(self._graph_of(name), arguments, state)
+        return self.run(self._functions.graph_of(name), arguments, state)
 
     def _branch(
         self, node: node_def_pb2.NodeDef, inputs: Sequence[_Value], state: _State
@@ -255,104 +219,34 @@ class _Interpreter:
             if known is not None:
                 return self._call(branches[not known], arguments, state)
         variables = _variables(arguments)
-        values = [_value(each, state) for each in variables]
-        written = [v for v in variables if self._is_written(branches, arguments, v)]
-        tensors = [each for each in arguments if not isinstance(each, _Variable)]
-        results = []
+        assign_to = self._functions.assign_to
+        written = [v for v in variables if assign_to(branches, arguments, v)]
+        tensors = _without_variables(arguments)
+        given = [*tensors, *[_value(each, state) for each in variables]]
 
         def trace(name: str) -> attr_value_pb2.NameAttrList:
             def run(*given: tf.Tensor) -> list[tf.Tensor]:
                 current = dict(zip(variables, given[len(tensors) :], strict=True))
                 filled = _filled(arguments, given[: len(tensors)])
-                outputs = self._call(name, filled, current)
-                results[:] = outputs
-                return [*_tensors_only(outputs), *[current[v] for v in written]]
+                outputs = _tensors_only(self._call(name, filled, current))
+                return [*outputs, *[current[v] for v in written]]
 
-            return self._trace(run, map(tf.TensorSpec.from_tensor, [*tensors, *values]))
+            return self._trace(run, map(tf.TensorSpec.from_tensor, given))
 
-        functions = list(map(trace, branches))
-        call = node_def_pb2.NodeDef()
-        call.CopyFrom(node)
-        if "If" in node.op:
-            for name, function in zip(_BRANCH_NAMES, functions, strict=True):
-                call.attr[f"{name}_branch"].func.CopyFrom(function)
-        else:
-            del call.attr["branches"].list.func[:]
-            call.attr["branches"].list.func.extend(functions)
-        num_results = len(results)
-        _set_types(call, "Tin", [each.dtype for each in [*tensors, *values]])
+        num_results = len(node.attr["Tout"].list.type)
+        call = _calling(node, list(map(trace, branches)))
+        _set_types(call, "Tin", [each.dtype for each in given])
         _extend_types(call, "Tout", written)
         _extend_shapes(call, num_results, written)
-        outputs = _copy(call, [chosen, *tensors, *values])
+        outputs = _copy(call, [chosen, *given])
         state.update(zip(written, outputs[num_results:], strict=True))
         return outputs[:num_results]
-
-    def _is_written(
-        self, functions: Iterable[str], arguments: Sequence[_Value], variable: _Variable
-    ) -> bool:
-        """Returns whether a function that is called assigns to a variable."""
-        return any(
-            index in self._written_arguments(name)
-            for name in functions
-            for index, argument in enumerate(arguments)
-            if argument is variable
-        )
-
-    def _written_arguments(self, name: str) -> set[int]:
-        """Returns the positions of the arguments to which a function may assign."""
-        if name not in self._written:
-            self._written[name] = self._find_written_arguments(name)
-        return self._written[name]
-
-    def _find_written_arguments(self, name: str) -> set[int]:
-        graph = self._graph_of(name)
-        sources = {
-            graph_rewrites.node_name(tensor): index
-            for index, tensor in enumerate(graph.inputs)
-        }
-        written = set()
-        for node in graph.nodes:
-            taken = [
-                sources.get(graph_rewrites.node_name(tensor))
-                for tensor in node.input
-                if not tensor.startswith("^")
-            ]
-            if node.op == "Identity" and taken[0] is not None:
-                sources[node.name] = taken[0]
-            elif node.op in variable_ops.ASSIGNMENTS:
-                count = variable_ops.ASSIGNMENTS[node.op].num_variables
-                written.update(taken[:count])
-            for called in graph_rewrites.called_functions(node):
-                inner = self._written_arguments(called)
-                own = self._passed(node, called, taken)
-                written.update(own[i] for i in inner if i < len(own))
-        return written - {None}
-
-    def _passed(
-        self, node: node_def_pb2.NodeDef, called: str, inputs: list[_T]
-    ) -> list[_T | None]:
-        """Returns what a node passes to a function that it calls, by position."""
-        if node.op in _BRANCHES:
-            return inputs[1:]
-        if node.op != "ReduceDataset":
-            return inputs
-        first = 1 + len(node.attr["Tstate"].list.type)
-        taken = len(self._definitions[called].signature.input_arg)
-        elements = [None] * (taken - len(inputs) + 1)
-        return [*inputs[1:first], *elements, *inputs[first:]]
 
     def _loop(
         self, node: node_def_pb2.NodeDef, inputs: Sequence[_Value], state: _State
     ) -> Sequence[_Value]:
         variables = _variables(inputs)
-        values = [_value(each, state) for each in variables]
-        shapes = [tf.TensorShape(s) for s in node.attr["output_shapes"].list.shape]
-        shapes = shapes or [tf.TensorShape(None)] * len(inputs)
-        specs = [
-            tf.TensorSpec(shape, value.dtype)
-            for shape, value in zip(shapes, inputs, strict=True)
-            if not isinstance(value, _Variable)
-        ]
+        specs = _loop_specs(node, inputs)
         num_tensors = len(specs)
         specs += [each.spec for each in variables]
 
@@ -374,8 +268,10 @@ class _Interpreter:
             for old, new in zip(arguments, results, strict=True):
                 if isinstance(old, _Variable) and new is not old:
                     raise NotLiftableError("a loop that exchanges variables")
-            tensors = [each for each in results if not isinstance(each, _Variable)]
-            return [*tensors, *[current[each] for each in variables]]
+            return [
+                *_without_variables(results),
+                *[current[each] for each in variables],
+            ]
 
         loop = node_def_pb2.NodeDef()
         loop.CopyFrom(node)
@@ -383,8 +279,8 @@ class _Interpreter:
         loop.attr["body"].func.CopyFrom(self._trace(body, specs))
         _set_types(loop, "T", [spec.dtype for spec in specs])
         _set_shapes(loop, [spec.shape for spec in specs])
-        tensors = [each for each in inputs if not isinstance(each, _Variable)]
-        outputs = _copy(loop, [*tensors, *values])
+        values = [_value(each, state) for each in variables]
+        outputs = _copy(loop, [*_without_variables(inputs), *values])
         state.update(zip(variables, outputs[num_tensors:], strict=True))
         return _filled(inputs, outputs[:num_tensors])
 
@@ -392,29 +288,17 @@ class _Interpreter:
         self, node: node_def_pb2.NodeDef, inputs: Sequence[_Value], state: _State
     ) -> Sequence[_Value]:
         num_states = len(node.attr["Tstate"].list.type)
-        data, *initial = inputs[: 1 + num_states]
-        others = inputs[1 + num_states :]
-        if isinstance(data, _Variable) or _variables(initial):
+        (data, *initial), others = inputs[: 1 + num_states], inputs[1 + num_states :]
+        if _variables([data, *initial]):
             raise NotLiftableError("a reduction with a variable as its state")
         name = node.attr["f"].func.name
-        specs = list(graph_rewrites.argument_specs(self._definitions[name]))
-        elements = specs[num_states : len(specs) - len(others)]
-        initial_specs = [
-            tf.TensorSpec(tf.TensorShape(shape), value.dtype)
-            for shape, value in zip(
-                node.attr["output_shapes"].list.shape, initial, strict=True
-            )
-        ]
-        positions = range(len(specs) - len(others), len(specs))
-        assigned = {
-            others[i - positions.start]
-            for i in self._written_arguments(name)
-            if i in positions
-        }
-        variables = _variables(others)
-        carried = [each for each in variables if each in assigned]
-        read = [each for each in variables if each not in assigned]
-        tensors = [each for each in others if not isinstance(each, _Variable)]
+        elements = self._element_specs(node, len(others))
+        # What the step does not change is no state: clients can share it.
+        passed = [None] * (num_states + len(elements)) + list(others)
+        variables, assign_to = _variables(others), self._functions.assign_to
+        carried = [each for each in variables if assign_to([name], passed, each)]
+        read = [each for each in variables if each not in carried]
+        tensors = _without_variables(others)
         sizes = [num_states, len(carried), len(elements), len(tensors), len(read)]
 
         def step(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -424,34 +308,34 @@ class _Interpreter:
             )
             current = dict(zip([*carried, *read], [*changing, *constant], strict=True))
             arguments = [*old, *batch, *_filled(others, plain)]
-            new = self._call(name, arguments, current)
-            return [*_tensors_only(new), *[current[each] for each in carried]]
+            new = _tensors_only(self._call(name, arguments, current))
+            return [*new, *[current[each] for each in carried]]
 
-        state_specs = [*initial_specs, *[each.spec for each in carried]]
-        other_specs = [
-            *map(tf.TensorSpec.from_tensor, tensors),
-            *[each.spec for each in read],
-        ]
-        function = self._trace(step, [*state_specs, *elements, *other_specs])
+        states = _state_specs(node) + [each.spec for each in carried]
+        constants = list(map(tf.TensorSpec.from_tensor, tensors))
+        constants += [each.spec for each in read]
         reduction = node_def_pb2.NodeDef()
         reduction.CopyFrom(node)
+        function = self._trace(step, [*states, *elements, *constants])
         reduction.attr["f"].func.CopyFrom(function)
-        _set_types(reduction, "Tstate", [spec.dtype for spec in state_specs])
-        _set_types(reduction, "Targuments", [spec.dtype for spec in other_specs])
-        _set_types(reduction, "output_types", [spec.dtype for spec in state_specs])
-        _set_shapes(reduction, [spec.shape for spec in state_specs])
-        outputs = _copy(
-            reduction,
-            [
-                data,
-                *initial,
-                *[_value(each, state) for each in carried],
-                *tensors,
-                *[_value(each, state) for each in read],
-            ],
-        )
+        for attribute in ("Tstate", "output_types"):
+            _set_types(reduction, attribute, [spec.dtype for spec in states])
+        _set_types(reduction, "Targuments", [spec.dtype for spec in constants])
+        _set_shapes(reduction, [spec.shape for spec in states])
+        first = [_value(each, state) for each in carried]
+        known = [_value(each, state) for each in read]
+        outputs = _copy(reduction, [data, *initial, *first, *tensors, *known])
         state.update(zip(carried, outputs[num_states:], strict=True))
         return outputs[:num_states]
+
+    def _element_specs(
+        self, node: node_def_pb2.NodeDef, num_others: int
+    ) -> Sequence[tf.TensorSpec]:
+        """Returns the specs of the elements of a reduction's dataset."""
+        definition = self._functions.definitions[node.attr["f"].func.name]
+        specs = graph_rewrites.argument_specs(definition)
+        num_states = len(node.attr["Tstate"].list.type)
+        return specs[num_states : len(specs) - num_others]
 
     def _trace(
         self, run: Callable[..., list[tf.Tensor]], specs: Iterable[tf.TensorSpec]
@@ -461,19 +345,6 @@ class _Interpreter:
         function.add_to_graph(tf.compat.v1.get_default_graph())
         name = function.function_def.signature.name
         return attr_value_pb2.NameAttrList(name=name)
-
-
-def _function_graph(definition: function_pb2.FunctionDef) -> _Graph:
-    """Returns the graph of a function in the current graph's scope."""
-    graph_def, flat = function_def_to_graph.function_def_to_graph_def(definition)
-    graph_rewrites.sort(graph_def)
-    signature = definition.signature
-    return _Graph(
-        graph_def,
-        tuple(argument.name for argument in signature.input_arg),
-        tuple(flat[definition.ret[each.name]] for each in signature.output_arg),
-        tuple(definition.control_ret[name] for name in signature.control_output),
-    )
 
 
 def _copy(
@@ -499,6 +370,50 @@ def _filled(pattern: Sequence[_Value], tensors: Sequence[tf.Tensor]) -> list[_Va
     return [
         each if isinstance(each, _Variable) else next(remaining) for each in pattern
     ]
+
+
+def _without_variables(values: Sequence[_Value]) -> list[tf.Tensor]:
+    return [each for each in values if not isinstance(each, _Variable)]
+
+
+def _loop_specs(
+    node: node_def_pb2.NodeDef, inputs: Sequence[_Value]
+) -> list[tf.TensorSpec]:
+    """Returns the specs of a loop's tensors, without those of variables."""
+    shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
+    shapes = shapes or [tf.TensorShape(None)] * len(inputs)
+    return [
+        tf.TensorSpec(shape, value.dtype)
+        for shape, value in zip(shapes, inputs, strict=True)
+        if not isinstance(value, _Variable)
+    ]
+
+
+def _state_specs(node: node_def_pb2.NodeDef) -> list[tf.TensorSpec]:
+    """Returns the specs of a reduction's state."""
+    return [
+        tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype))
+        for shape, dtype in zip(
+            node.attr["output_shapes"].list.shape,
+            node.attr["Tstate"].list.type,
+            strict=True,
+        )
+    ]
+
+
+def _calling(
+    node: node_def_pb2.NodeDef, functions: Sequence[attr_value_pb2.NameAttrList]
+) -> node_def_pb2.NodeDef:
+    """Returns a copy of a branch that chooses between other functions."""
+    call = node_def_pb2.NodeDef()
+    call.CopyFrom(node)
+    if "If" in node.op:
+        for name, function in zip(_BRANCH_NAMES, functions, strict=True):
+            call.attr[f"{name}_branch"].func.CopyFrom(function)
+    else:
+        del call.attr["branches"].list.func[:]
+        call.attr["branches"].list.func.extend(functions)
+    return call
 
 
 def _tensors_only(values: Sequence[_Value]) -> list[tf.Tensor]:
