@@ -45,6 +45,13 @@ ENGINES = (
     Engine(
         "tff_in_process_keras", "run_tff", None, ("--runtime=in_process", "--keras")
     ),
+    Engine(
+        "tff_in_process_our_lstm",
+        "run_tff",
+        None,
+        ("--runtime=in_process", "--keras", "--own_layers"),
+        workloads=("W3",),
+    ),
     Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
     Engine("fedjax", "run_fedjax", "fedjax", workloads=_JAX_WORKLOADS),
     Engine("pfl", "run_pfl", "pfl"),

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks.engines import tf_models, workloads
+from tff_algos import layers
 
 
 def _cnn() -> tf.keras.Model:
@@ -33,7 +34,7 @@ def _dense(hidden_units: int) -> tf.keras.Model:
     )
 
 
-def _lstm() -> tf.keras.Model:
+def _lstm(layer: type[tf.keras.layers.Layer]) -> tf.keras.Model:
     return tf.keras.Sequential(
         [
             tf.keras.layers.Embedding(
@@ -42,7 +43,7 @@ def _lstm() -> tf.keras.Model:
                 input_length=workloads.SEQUENCE_LENGTH,
             ),
             *(
-                tf.keras.layers.LSTM(workloads.UNITS, return_sequences=True)
+                layer(workloads.UNITS, return_sequences=True)
                 for _ in range(workloads.NUM_LSTM_LAYERS)
             ),
             tf.keras.layers.Dense(workloads.VOCAB_SIZE),
@@ -109,13 +110,18 @@ def _transformer() -> tf.keras.Model:
     return tf.keras.Model(characters, logits)
 
 
-def build(workload: workloads.Workload) -> tf.keras.Model:
-    """Returns a model with logits `[n, ..., classes]` and random weights."""
+def build(workload: workloads.Workload, own_layers: bool = False) -> tf.keras.Model:
+    """Returns a model with logits `[n, ..., classes]` and random weights.
+
+    Args:
+      workload: The workload.
+      own_layers: Whether the LSTM is that of `tff_algos.layers`, not Keras'.
+    """
     match workload.model:
         case "cnn":
             return _cnn()
         case "lstm":
-            return _lstm()
+            return _lstm(layers.LSTM if own_layers else tf.keras.layers.LSTM)
         case "dense":
             return _dense(workload.hidden_units)
         case "resnet":
@@ -124,10 +130,12 @@ def build(workload: workloads.Workload) -> tf.keras.Model:
             return _transformer()
 
 
-def model_fn(inputs: workloads.Inputs) -> tff.learning.models.VariableModel:
-    """Returns the model for TFF, as `tff.learning` asks for it."""
+def model_fn(
+    inputs: workloads.Inputs, own_layers: bool = False
+) -> tff.learning.models.VariableModel:
+    """Returns the model for TFF, as `tff.learning` asks for it; see `build`."""
     return tff.learning.models.from_keras_model(
-        build(inputs.workload),
+        build(inputs.workload, own_layers),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         input_spec=tf_models.input_spec(inputs),
     )

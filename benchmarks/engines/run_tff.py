@@ -30,6 +30,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keras", action="store_true", help="the model from Keras' layers"
     )
+    parser.add_argument(
+        "--own_layers", action="store_true", help="with this project's LSTM"
+    )
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def _build_process(
     inputs: workloads.Inputs, arguments: argparse.Namespace
 ) -> tff.learning.templates.LearningProcess:
     if arguments.keras:
-        model = functools.partial(keras_models.model_fn, inputs)
+        model = functools.partial(keras_models.model_fn, inputs, arguments.own_layers)
     else:
         model = tf_models.functional_model(inputs)
     build = {
