@@ -45,7 +45,7 @@ from tff_algos.models.block_model import BlockModel, chain
 
 _ALGORITHMS = flags.DEFINE_list("algorithms", None, "Names; default: all measured.")
 _MODELS = flags.DEFINE_list("models", ["cnn", "logistic"], "Of cnn, logistic.")
-_ROUNDS = flags.DEFINE_integer("timed_rounds", 7, "Timed rounds.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds.", lower_bound=1)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/bench-algorithms", "Results.")
 
 _FED_AVG = "fedavg"

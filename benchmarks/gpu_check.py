@@ -1,8 +1,8 @@
 """Checks this project on a GPU with one command, in under 8 minutes.
 
     make gpu-check GPU=1
-    python benchmarks/gpu_check.py --output_dir=runs/gpu-check
-    python benchmarks/gpu_check.py --devices=cpu_logical --quick  # Its own logic.
+    python benchmarks/gpu_check.py --report_dir=runs/gpu-check
+    python benchmarks/gpu_check.py --devices=cpu_logical --brief  # Its own logic.
 
 Sections, each in its own process:
 
@@ -15,7 +15,7 @@ Sections, each in its own process:
     W1, ...    the workloads of `make bench-runtimes`: seconds per round in process on
                the GPU, in process on the CPU and by hand in TensorFlow on the GPU
 
-Writes report.md, results.json and logs/ to --output_dir, and exits with 1 if a check
+Writes report.md, results.json and logs/ to --report_dir, and exits with 1 if a check
 failed or could not run.
 """
 
@@ -48,7 +48,7 @@ from benchmarks.engines import recorder, run_bare_tf, tf_models, workloads
 from tasks.task import DataOptions
 from tff_algos import execution, experiments, messages
 
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/gpu-check", "Results.")
+_OUTPUT_DIR = flags.DEFINE_string("report_dir", "runs/gpu-check", "The report.")
 _DEVICES = flags.DEFINE_enum(
     "devices",
     "gpu",
@@ -56,7 +56,7 @@ _DEVICES = flags.DEFINE_enum(
     "What to check: the first GPU, or the second of two logical CPUs.",
 )
 _SECTIONS = flags.DEFINE_list("sections", None, "Names of sections; default: all.")
-_QUICK = flags.DEFINE_bool("quick", False, "Small sizes and one algorithm.")
+_BRIEF = flags.DEFINE_bool("brief", False, "Small sizes and one algorithm.")
 _MINUTES = flags.DEFINE_float("minutes", 7.5, "Time for all sections.", lower_bound=0)
 # For the processes of sections.
 _SECTION = flags.DEFINE_string("section", None, "Runs this section in this process.")
@@ -359,18 +359,18 @@ def section_names() -> list[str]:
 
 
 def _section_rows(name: str) -> list[Row]:
-    devices, quick = _OF_KIND[_DEVICES.value], _QUICK.value
+    devices, brief = _OF_KIND[_DEVICES.value], _BRIEF.value
     _split_devices(name)
     if name == "devices":
         return device_rows()
     if name == "equality":
-        families = dict(list(FAMILIES.items())[: 1 if quick else None])
+        families = dict(list(FAMILIES.items())[: 1 if brief else None])
         with tempfile.TemporaryDirectory() as folder:
             return equality_rows(
                 devices, families, pathlib.Path(folder), _EQUALITY_SECONDS
             )
     if name == "memory":
-        return memory_rows(devices.tested, (1, 2) if quick else (10, 100, 1000))
+        return memory_rows(devices.tested, (1, 2) if brief else (10, 100, 1000))
     if name == "logical":
         return logical_rows(devices, workloads.Workload("logical", "dense", 6, 20, 10))
     if name == "exhausted":
@@ -378,11 +378,11 @@ def _section_rows(name: str) -> list[Row]:
             return [Row("memory exhausted", "only a GPU's memory can be limited")]
         return exhausted_rows(devices.tested, _LIMIT_MEGABYTES * 2**20)
     workload = engines.WORKLOADS[name]
-    if quick:
+    if brief:
         workload = dataclasses.replace(
             workload, num_clients=2, examples_per_client=workload.batch_size
         )
-    return workload_rows(workload, devices, seconds=0.0 if quick else 3.0)
+    return workload_rows(workload, devices, seconds=0.0 if brief else 3.0)
 
 
 def _split_devices(section: str) -> None:
@@ -450,7 +450,7 @@ def _run_section(name: str, folder: pathlib.Path, seconds: float) -> list[Row]:
             __file__,
             f"--section={name}",
             f"--devices={_DEVICES.value}",
-            f"--quick={_QUICK.value}",
+            f"--brief={_BRIEF.value}",
         ],
         result=folder / "logs" / f"{name}.json",
         log=folder / "logs" / f"{name}.txt",

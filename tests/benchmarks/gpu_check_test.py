@@ -101,7 +101,7 @@ def _run(*arguments):
 
 def test_without_a_gpu_one_line_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    done = _run(f"--output_dir={tmp_path}")
+    done = _run(f"--report_dir={tmp_path}")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("TensorFlow sees no GPU")
@@ -114,10 +114,10 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, tmp_path):
 def test_sections_run_on_two_logical_cpus(tmp_path, minutes, status, found):
     done = _run(
         "--devices=cpu_logical",
-        "--quick",
+        "--brief",
         "--sections=logical",
         f"--minutes={minutes}",
-        f"--output_dir={tmp_path}",
+        f"--report_dir={tmp_path}",
     )
     assert done.returncode == status, done.stderr
     assert found in (tmp_path / "report.md").read_text()
