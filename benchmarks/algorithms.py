@@ -11,7 +11,7 @@ over pairs of rounds after the first. Seconds per step are those of the whole ro
 aggregation included, divided by the number of local steps of all clients. Memory is the
 peak of the process, which is mostly TensorFlow's own.
 
-Writes table.md and results.json to --output_dir.
+Writes table.md and results.json to --table_dir.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from tff_algos.models.block_model import BlockModel, chain
 _ALGORITHMS = flags.DEFINE_list("algorithms", None, "Names; default: all measured.")
 _MODELS = flags.DEFINE_list("models", ["cnn", "logistic"], "Of cnn, logistic.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds.", lower_bound=1)
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/bench-algorithms", "Results.")
+_OUTPUT_DIR = flags.DEFINE_string("table_dir", "runs/bench-algorithms", "Results.")
 
 _FED_AVG = "fedavg"
 _NUM_CLIENTS = 10
