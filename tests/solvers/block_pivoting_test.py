@@ -11,6 +11,7 @@ def solve(gram, upper):
     size = len(gram)
     problem = min_norm_problem.Problem(
         tf.constant(gram, tf.float64),
+        tf.abs(tf.constant(gram, tf.float64)),
         tf.zeros(size, tf.float64),
         tf.fill([size], tf.constant(upper, tf.float64)),
         tf.constant(1.0, tf.float64),

@@ -11,6 +11,7 @@ def problem(gram, upper=1.0):
     size = len(gram)
     return min_norm_problem.Problem(
         tf.constant(gram, tf.float64),
+        tf.abs(tf.constant(gram, tf.float64)),
         tf.zeros(size, tf.float64),
         tf.fill([size], tf.constant(upper, tf.float64)),
         tf.constant(1.0, tf.float64),

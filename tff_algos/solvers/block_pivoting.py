@@ -3,7 +3,8 @@
 Portugal, Júdice, Vicente: "A comparison of block pivoting and interior-point algorithms
 for linear least squares problems with nonnegative variables", 1994. Guess which weights
 lie on a bound, solve for the others, change all guesses that the solution contradicts
-at once, and repeat.
+at once, and repeat, until the number of contradicted guesses stops decreasing: with
+linearly dependent vectors the search may cycle.
 """
 
 import numpy as np
@@ -25,6 +26,8 @@ from tff_algos.solvers.min_norm_problem import (
 _SHARING = 2.0**10
 
 _MAX_PIVOTS = 12
+# The search ends after this many pivots without fewer contradicted guesses.
+_PATIENCE = 3
 
 # The guessed place of a weight: on its lower bound, between bounds, on its upper bound.
 _LOWER, _FREE, _UPPER = -1, 0, 1
@@ -44,17 +47,27 @@ def solve(
     on_bound = tf.where(start >= problem.upper, _UPPER, _LOWER)
     first = tf.where(is_free, _FREE, on_bound)
 
-    def body(count, best, places, _):
+    def body(count, best, places, fewest, idle):
         places = _with_one_free(problem, best.weights, places)
         weights, following = _pivot(problem, scaled, places)
         best = better(best, judge(problem, within(problem, weights)))
-        changed = tf.reduce_any(tf.not_equal(places, following))
-        return count + 1, best, following, changed
+        num_changed = tf.math.count_nonzero(tf.not_equal(places, following))
+        idle = tf.where(num_changed < fewest, 0, idle + 1)
+        return count + 1, best, following, tf.minimum(num_changed, fewest), idle
+
+    def goes_on(count, best, places, fewest, idle):
+        return ~best.is_optimal & (fewest > 0) & (idle < _PATIENCE)
 
     count, best, *_ = tf.while_loop(
-        lambda count, best, places, goes_on: goes_on & tf.logical_not(best.is_optimal),
+        goes_on,
         body,
-        (tf.constant(0), judge(problem, start), first, tf.constant(True)),
+        (
+            tf.constant(0),
+            judge(problem, start),
+            first,
+            tf.size(first, tf.int64) + 1,
+            tf.constant(0),
+        ),
         maximum_iterations=_MAX_PIVOTS,
     )
     return best, count
@@ -87,11 +100,11 @@ def _pivot(
     fixed = tf.where(free, tf.zeros_like(bound), bound)
     rows = tf.where(free)[:, 0]
     cosines = tf.gather(tf.gather(scaled.cosines, rows), rows, axis=1)
-    ridge = _SHARING * scaled.noise * tf.eye(tf.size(rows), dtype=tf.float64)
+    diagonal = tf.linalg.diag_part(cosines) + _SHARING * scaled.noise
     inverses = tf.gather(scaled.inverses, rows)
     pull = tf.gather(tf.linalg.matvec(problem.gram, fixed), rows) * inverses
     sides = tf.stack([-pull, inverses], axis=1)
-    factor = tf.linalg.cholesky(cosines + ridge)
+    factor = tf.linalg.cholesky(tf.linalg.set_diag(cosines, diagonal))
     solved = tf.linalg.cholesky_solve(factor, sides)
     # One step of refinement removes the ridge's error from the solution.
     solved += tf.linalg.cholesky_solve(factor, sides - tf.matmul(cosines, solved))

@@ -50,11 +50,16 @@ class _Interior(NamedTuple):
 
 
 class _InteriorProblem(NamedTuple):
-    """Minimize 1/2 x'Cx + pull'x with c'x given, over weights that are not fixed."""
+    """Minimize 1/2 x'Cx + pull'x with c'x given, over weights that are not fixed.
+
+    `diagonal` is that of C plus a ridge, which makes C positive definite beyond its
+    noise. It is used only in factorizations, where it shortens steps but does not move
+    their fixed point.
+    """
 
     moves: tf.Tensor
     cosines: tf.Tensor
-    ridge: tf.Tensor
+    diagonal: tf.Tensor
     pull: tf.Tensor
     inverses: tf.Tensor
     total: tf.Tensor
@@ -113,7 +118,8 @@ def _center(problem: Problem, scaled: Scaled) -> tuple[_InteriorProblem, _Interi
     )
     inverses = tf.where(moves, scaled.inverses, nothing)
     total = problem.total - tf.reduce_sum(fixed)
-    interior = _InteriorProblem(moves, cosines, scaled.ridge, pull, inverses, total)
+    diagonal = tf.linalg.diag_part(cosines) + scaled.noise
+    interior = _InteriorProblem(moves, cosines, diagonal, pull, inverses, total)
 
     x = tf.where(moves, (problem.lower + share * room) * norms, nothing)
     above = tf.where(moves, share * room * norms, one)
@@ -138,22 +144,20 @@ def _step(interior: _InteriorProblem, point: _Interior) -> _Interior:
     """Takes a predictor-corrector step with one factorization."""
     stiffness = point.push_up / point.above + point.push_down / point.below
     one = tf.ones_like(stiffness)
-    diagonal = tf.linalg.diag(tf.where(interior.moves, stiffness, one))
-    factor = tf.linalg.cholesky(interior.cosines + interior.ridge + diagonal)
-
-    def solve_with(side):
-        return tf.linalg.cholesky_solve(factor, side[:, tf.newaxis])[:, 0]
+    diagonal = interior.diagonal + tf.where(interior.moves, stiffness, one)
+    factor = tf.linalg.cholesky(tf.linalg.set_diag(interior.cosines, diagonal))
 
     gradient = tf.linalg.matvec(interior.cosines, point.x) + interior.pull
     residual = gradient - interior.inverses * point.level
     residual -= point.push_up - point.push_down
     lacking = interior.total - dot(interior.inverses, point.x)
-    along_sum = solve_with(interior.inverses)
 
     def direction(up, down):
         """Returns the Newton step that changes the products by `up` and `down`."""
         side = up / point.above - down / point.below - residual
-        moved = solve_with(tf.where(interior.moves, side, tf.zeros_like(side)))
+        side = tf.where(interior.moves, side, tf.zeros_like(side))
+        sides = tf.stack([side, interior.inverses], axis=1)
+        moved, along_sum = tf.unstack(tf.linalg.cholesky_solve(factor, sides), axis=1)
         level = (lacking - dot(interior.inverses, moved)) / (
             dot(interior.inverses, along_sum)
         )

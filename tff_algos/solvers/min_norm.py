@@ -116,7 +116,7 @@ def _solve(
     gram = tf.math.divide_no_nan(gram, largest)
     gram = (gram + tf.transpose(gram)) / 2
     rounding = EPSILON * tf.cast(tf.size(start) + 8, tf.float64)
-    problem = Problem(gram, lower, upper, tf.reduce_sum(start), rounding)
+    problem = Problem(gram, tf.abs(gram), lower, upper, tf.reduce_sum(start), rounding)
 
     weights, iterations, noise = tf.cond(
         tf.logical_not(finite) | judge(problem, start).is_optimal,

@@ -25,10 +25,11 @@ class Problem(NamedTuple):
 
     `noise` bounds the errors of K, float64 [], relative to the norms of its vectors:
     float64's rounding errors, or the negative curvature, which is due to errors because
-    an exact Gram matrix has none.
+    an exact Gram matrix has none. `magnitudes` are |K|, float64 [n, n].
     """
 
     gram: tf.Tensor
+    magnitudes: tf.Tensor
     lower: tf.Tensor
     upper: tf.Tensor
     total: tf.Tensor
@@ -51,7 +52,7 @@ def certificate(problem: Problem, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
     # would magnify. Subtracting a constant from the gradient does not change the gap.
     shared = tf.math.divide_no_nan(dot(gradient, vertex), problem.total)
     gap = tf.maximum(dot(difference, gradient - shared), 0.0)
-    rounding = dot(tf.abs(difference), tf.linalg.matvec(tf.abs(problem.gram), weights))
+    rounding = dot(tf.abs(difference), tf.linalg.matvec(problem.magnitudes, weights))
     rounding *= FINAL_NOISE * problem.noise
     final = tf.maximum(_FINAL_GAP_OF_SQUARED_NORM * dot(weights, gradient), rounding)
     return gap, tf.minimum(final, _FINAL_GAP)
@@ -66,14 +67,11 @@ class Scaled(NamedTuple):
 
     Attributes:
       cosines: C, float64 [n, n].
-      ridge: float64 [n, n], makes C positive definite beyond its noise. Used only in
-        factorizations, where it shortens steps but does not move their fixed point.
       inverses: 1 / norm_i, float64 [n].
       noise: As in `Problem`.
     """
 
     cosines: tf.Tensor
-    ridge: tf.Tensor
     inverses: tf.Tensor
     noise: tf.Tensor
 
@@ -84,8 +82,7 @@ def scale(problem: Problem) -> Scaled:
     cosines = problem.gram * inverses * inverses[:, tf.newaxis]
     lowest = tf.reduce_min(tf.concat([tf.linalg.eigvalsh(cosines), [0.0]], axis=0))
     noise = tf.maximum(problem.noise, -2 * lowest)
-    ridge = noise * tf.eye(tf.size(norms), dtype=tf.float64)
-    return Scaled(cosines, ridge, inverses, noise)
+    return Scaled(cosines, inverses, noise)
 
 
 def within(problem: Problem, weights: tf.Tensor) -> tf.Tensor:
