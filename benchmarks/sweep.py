@@ -2,9 +2,10 @@
 
     python benchmarks/sweep.py --grid=client_epochs_per_round=2,5,10 --seeds=3 \
         --sweep_dir=runs/sweep -- --algo=personalized_fedavg --task=emnist
-    python benchmarks/sweep.py '--flagfiles=presets/emnist_fedavg_m20_*.flags' \
+    python benchmarks/sweep.py --sweep_dir=runs/m20 \
+        '--flagfiles=presets/personalized_fedavg/table_1/fedavg_m20_*.flags' \
         --columns=rounds_to:0.8,final:eval/accuracy,seconds --plot=runs/m20/curves.png \
-        --sweep_dir=runs/m20 -- --total_rounds=200
+        -- --total_rounds=200
 
 A row is a combination of a flag file and a point of the grid. Flags after `--` apply to
 every run and override the flag files; the grid overrides both. The values of --columns:
@@ -34,7 +35,7 @@ import pathlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 # Read when TensorFlow is imported; silences its C++ logs.
@@ -162,13 +163,17 @@ def make_rows(
     return rows
 
 
+def _rows_of(paths: Iterable[str | pathlib.Path]) -> list[pathlib.Path]:
+    """Returns the files among the paths, without what the rows of a folder share."""
+    files = (path for path in map(pathlib.Path, paths) if path.is_file())
+    return sorted(path for path in files if path.name != "common.flags")
+
+
 def _matches(pattern: str) -> list[pathlib.Path]:
-    found = sorted(
-        path for path in map(pathlib.Path, glob.glob(pattern)) if path.is_file()
-    )
+    found = _rows_of(glob.glob(pattern))
     if not found:
         folder = pathlib.Path(pattern).parent
-        there = sorted(path.name for path in folder.glob("*.flags"))
+        there = [path.name for path in _rows_of(folder.glob("*.flags"))]
         choices = f"a flag file; {folder} has {', '.join(there) or 'none'}"
         raise flag_error("flagfiles", pattern, choices)
     return found

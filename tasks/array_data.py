@@ -6,6 +6,7 @@ own test set, drawn from it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import attrs
 import numpy as np
@@ -15,6 +16,7 @@ from tasks import array_source, client_examples, partition
 from tasks.array_source import ArrayDataSet, Arrays, Source
 from tasks.task import DataOptions, Split, Task
 from tff_algos.clients.batching import Examples
+from tff_algos.hyperparameters import hparam, record
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -25,11 +27,27 @@ class Division:
       client_ids: The clients, in a fixed order.
       train: For each client int64 indices of its training examples.
       test: For each client int64 indices of its test examples.
+      test_of: The set that `test` are indices of: the dataset's test set, or its
+        training set.
     """
 
     client_ids: tuple[str, ...]
     train: Sequence[np.ndarray]
     test: Sequence[np.ndarray]
+    test_of: Split = "test"
+
+
+@record
+class ClientTests:
+    """The clients' own test sets; options shared by tasks.
+
+    Attributes:
+      client_test_fraction: Share of each client's examples that are its test set, and
+        which it does not train on; 0 for test sets drawn from the dataset's, of the
+        labels that the client has.
+    """
+
+    client_test_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
 
 
 def load_task(
@@ -37,6 +55,7 @@ def load_task(
     data_options: DataOptions,
     *,
     partition_text: str,
+    client_test_fraction: float,
     model: tff.learning.models.FunctionalModel,
 ) -> Task:
     """Returns the task of a dataset that is divided among clients.
@@ -49,6 +68,7 @@ def load_task(
       data_set: The dataset.
       data_options: Real data or the stand-in, and the seed of the division.
       partition_text: The `--partition` value.
+      client_test_fraction: As in `ClientTests`.
       model: A model of `data_set.preprocess`'s images.
 
     Raises:
@@ -58,7 +78,7 @@ def load_task(
     source, arrays, notice = array_source.load_arrays(data_set, data_options)
     return divided_task(
         arrays,
-        divide(arrays, partition_text, data_options.seed),
+        divide(arrays, partition_text, client_test_fraction, data_options.seed),
         name=data_set.name,
         source=source,
         preprocess=data_set.preprocess,
@@ -68,12 +88,15 @@ def load_task(
     )
 
 
-def divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
+def divide(
+    arrays: Arrays, partition_text: str, client_test_fraction: float, seed: int
+) -> Division:
     """Divides a dataset by `--partition`; clients are "client_000" and so on.
 
     Args:
       arrays: The dataset, of which only the labels are used.
       partition_text: The `--partition` value.
+      client_test_fraction: As in `ClientTests`.
       seed: Seed of the division.
 
     Raises:
@@ -82,8 +105,32 @@ def divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
     """
     spec = partition.parse(partition_text)
     train = partition.divide(arrays.y_train, spec, seed)
-    test = partition.local_tests(train, arrays.y_train, arrays.y_test, seed)
-    return Division(client_ids=client_ids(spec.num_clients), train=train, test=test)
+    return with_tests(
+        arrays, client_ids(spec.num_clients), train, client_test_fraction, seed
+    )
+
+
+def with_tests(
+    arrays: Arrays,
+    client_ids: tuple[str, ...],
+    examples: Sequence[np.ndarray],
+    client_test_fraction: float,
+    seed: int,
+) -> Division:
+    """Gives every client its own test set.
+
+    Args:
+      arrays: The dataset, of which only the labels are used.
+      client_ids: The clients.
+      examples: For each client int64 indices of its examples in the training set.
+      client_test_fraction: As in `ClientTests`.
+      seed: Seed of the draws.
+    """
+    if client_test_fraction:
+        train, test = partition.hold_out(examples, client_test_fraction, seed)
+        return Division(client_ids=client_ids, train=train, test=test, test_of="train")
+    test = partition.local_tests(examples, arrays.y_train, arrays.y_test, seed)
+    return Division(client_ids=client_ids, train=examples, test=test)
 
 
 def divided_task(
@@ -137,13 +184,17 @@ def _reader(
     """Returns `(client_id, split) -> Examples`, which preprocesses on demand."""
     numbers = {name: number for number, name in enumerate(division.client_ids)}
     whole = {
-        "train": (arrays.x_train, arrays.y_train, division.train),
-        "test": (arrays.x_test, arrays.y_test, division.test),
+        "train": (arrays.x_train, arrays.y_train),
+        "test": (arrays.x_test, arrays.y_test),
+    }
+    parts = {
+        "train": (whole["train"], division.train),
+        "test": (whole[division.test_of], division.test),
     }
 
     def read(client_id: str, split: Split) -> Examples:
-        x, y, parts = whole[split]
-        indices = parts[numbers[client_id]]
+        (x, y), indices_by_client = parts[split]
+        indices = indices_by_client[numbers[client_id]]
         return preprocess(x[indices]), y[indices]
 
     return read

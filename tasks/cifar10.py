@@ -49,7 +49,7 @@ _NORMALIZED = types.MappingProxyType(
 
 
 @record
-class Cifar10Options:
+class Cifar10Options(array_data.ClientTests):
     """The options of `--task=cifar10`.
 
     Attributes:
@@ -109,6 +109,7 @@ def load(options: Cifar10Options, data_options: DataOptions) -> Task:
         data_set,
         data_options,
         partition_text=options.partition,
+        client_test_fraction=options.client_test_fraction,
         model=_build_model(options, data_set.num_classes, data_options.seed),
     )
 

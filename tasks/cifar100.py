@@ -30,7 +30,6 @@ from tasks import (
     partition,
     sqlite_file,
 )
-from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
 from tasks.task import DataOptions, Task, TaskEntry
@@ -69,7 +68,7 @@ def _check_partition(value: str) -> None:
 
 
 @record
-class Cifar100Options:
+class Cifar100Options(array_data.ClientTests):
     """The options of `--task=cifar100`.
 
     Attributes:
@@ -101,10 +100,11 @@ def load(options: Cifar100Options, data_options: DataOptions) -> Task:
     for TFF's ids with `--partition=pachinko` of TFF's dataset.
 
     Every client trains and is evaluated on its own test set, which is drawn from the
-    undivided one with label proportions of the client's training examples.
+    undivided one with label proportions of the client's training examples, or held out
+    from its own examples.
 
     Args:
-      options: Model and partition.
+      options: Model, partition, and clients' test sets.
       data_options: Real data or the stand-in.
 
     Raises:
@@ -114,7 +114,11 @@ def load(options: Cifar100Options, data_options: DataOptions) -> Task:
     model = _build_model(options, data_options.seed)
     if options.partition != _PACHINKO:
         return array_data.load_task(
-            DATA_SET, data_options, partition_text=options.partition, model=model
+            DATA_SET,
+            data_options,
+            partition_text=options.partition,
+            client_test_fraction=options.client_test_fraction,
+            model=model,
         )
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
@@ -126,12 +130,12 @@ def load(options: Cifar100Options, data_options: DataOptions) -> Task:
         arrays = generated_images.tinted_shapes()
         train = divide_generated(arrays.y_train, data_options.seed)
         client_ids = array_data.client_ids(len(train))
-    test = partition.local_tests(
-        train, arrays.y_train, arrays.y_test, data_options.seed
+    division = array_data.with_tests(
+        arrays, client_ids, train, options.client_test_fraction, data_options.seed
     )
     return array_data.divided_task(
         arrays,
-        Division(client_ids=client_ids, train=train, test=test),
+        division,
         name=DATA_SET.name,
         source=source,
         preprocess=preprocess,

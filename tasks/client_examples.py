@@ -18,8 +18,11 @@ from tff_algos.hyperparameters import hparam, record
 
 CACHE_BYTES = 1 << 30
 
-# As with federated EMNIST's 3,400 writers: 2,500 train, 900 are held out.
-_TRAIN_CLIENTS, _ALL_CLIENTS = 2500, 3400
+# How many clients of how many train; the others are held out.
+Share = tuple[int, int]
+
+# As with federated EMNIST's writers.
+EMNIST_SHARE: Share = (2500, 3400)
 
 # Exceeds the elements of any client, so that a client's examples are one batch.
 _WHOLE_CLIENT = 1 << 20
@@ -31,7 +34,8 @@ class Population:
 
     Attributes:
       num_clients: Number of training clients, drawn by the seed, and of evaluation
-        clients. Unset: of all clients, 2,500 in 3,400 train, the others evaluate.
+        clients. Unset: of all clients, 2,500 in 3,400 train, of Shakespeare's roles 500
+        in 715; the others evaluate.
       eval_overlap: With --num_clients: the share of evaluation clients (rounded) that
         also train (1.0); the others are drawn from clients that do not train.
     """
@@ -47,7 +51,7 @@ class Population:
             )
 
     def choose_clients(
-        self, client_ids: Sequence[str], seed: int
+        self, client_ids: Sequence[str], seed: int, share: Share = EMNIST_SHARE
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the clients that train and those that evaluate.
 
@@ -56,12 +60,13 @@ class Population:
         Args:
           client_ids: All clients; the result has the same order.
           seed: Seed of the draw, if `num_clients` is set.
+          share: How many clients of how many train if `num_clients` is not set.
 
         Raises:
           TaskError: If there are too few clients.
         """
         if self.num_clients is None:
-            return split_clients(client_ids)
+            return split_clients(client_ids, share)
         overlap = 1.0 if self.eval_overlap is None else self.eval_overlap
         num_others = self.num_clients - round(overlap * self.num_clients)
         needed = self.num_clients + num_others
@@ -83,12 +88,12 @@ class Population:
 
 
 def split_clients(
-    client_ids: Sequence[str],
+    client_ids: Sequence[str], share: Share = EMNIST_SHARE
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Splits clients into those that train and those held out.
 
-    The first 2,500 of every 3,400 clients train (rounded; at least one client on
-    either side), in the given order.
+    With the share `(a, b)` the first a of every b clients train (rounded; at least one
+    client on either side), in the given order.
 
     Raises:
       TaskError: If there are fewer than two clients.
@@ -99,8 +104,9 @@ def split_clients(
             f"found {num_clients} clients: a task needs two or more, one to train "
             "and one to hold out; use a whole data set file or --data=generated."
         )
-    share = (2 * num_clients * _TRAIN_CLIENTS + _ALL_CLIENTS) // (2 * _ALL_CLIENTS)
-    num_train = min(max(share, 1), num_clients - 1)
+    part, whole = share
+    num_train = (2 * num_clients * part + whole) // (2 * whole)
+    num_train = min(max(num_train, 1), num_clients - 1)
     return tuple(client_ids[:num_train]), tuple(client_ids[num_train:])
 
 

@@ -35,7 +35,7 @@ _SETTINGS = types.MappingProxyType(
 
 
 @record
-class FashionMnistOptions:
+class FashionMnistOptions(array_data.ClientTests):
     """The options of `--task=fashion_mnist`.
 
     Attributes:
@@ -90,7 +90,11 @@ def load(options: FashionMnistOptions, data_options: DataOptions) -> Task:
     else:
         model = fashion.build_fashion_model(seed)
     return array_data.load_task(
-        DATA_SET, data_options, partition_text=options.partition, model=model
+        DATA_SET,
+        data_options,
+        partition_text=options.partition,
+        client_test_fraction=options.client_test_fraction,
+        model=model,
     )
 
 

@@ -35,7 +35,7 @@ _SETTINGS = types.MappingProxyType(
 
 
 @record
-class MnistOptions:
+class MnistOptions(array_data.ClientTests):
     """The options of `--task=mnist`.
 
     Attributes:
@@ -96,7 +96,11 @@ def load(options: MnistOptions, data_options: DataOptions) -> Task:
     else:
         model = image.build_emnist_model(options.model, only_digits=True, seed=seed)
     return array_data.load_task(
-        data_set, data_options, partition_text=options.partition, model=model
+        data_set,
+        data_options,
+        partition_text=options.partition,
+        client_test_fraction=options.client_test_fraction,
+        model=model,
     )
 
 

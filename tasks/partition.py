@@ -207,6 +207,31 @@ def _divide_by_proportions(
     return [np.concatenate(part) for part in parts]
 
 
+def hold_out(
+    parts: Sequence[np.ndarray], fraction: float, seed: int
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Splits every client's examples into those it trains on and those held out.
+
+    Args:
+      parts: For each client int64 indices, the result of `divide`.
+      fraction: Share of a client's examples that is held out (rounded; at least one
+        example is left to train on), in [0, 1).
+      seed: Seed of the draws.
+
+    Returns:
+      For each client the indices of its training and of its held-out examples, int64
+      and ascending.
+    """
+    train, held_out = [], []
+    for client, part in enumerate(parts):
+        rng = np.random.default_rng(derive_seed(seed, "held out", client))
+        size = min(round(fraction * len(part)), len(part) - 1)
+        order = rng.permutation(part)
+        held_out.append(np.sort(order[:size]))
+        train.append(np.sort(order[size:]))
+    return tuple(train), tuple(held_out)
+
+
 def local_test(
     client_labels: np.ndarray, test_labels: np.ndarray, size: int, seed: int
 ) -> np.ndarray:

@@ -33,6 +33,9 @@ BEGIN = len(CHARACTERS) + 2
 END = len(CHARACTERS) + 3
 VOCABULARY_SIZE = len(CHARACTERS) + 4
 
+# Jiang et al., 2019, arXiv 1909.12488, section 3.
+_SHARE = (500, 715)
+
 _SETTINGS = types.MappingProxyType(
     {"client_learning_rate": 1.0, "client_batch_size": 4}
 )
@@ -76,7 +79,7 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
     else:
         client_ids, read = _generated_clients()
     train_client_ids, eval_client_ids = options.choose_clients(
-        client_ids, data_options.seed
+        client_ids, data_options.seed, _SHARE
     )
     return Task(
         name=ENTRY.name,

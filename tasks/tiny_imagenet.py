@@ -53,7 +53,7 @@ _SETTINGS = types.MappingProxyType(
 
 
 @record
-class TinyImagenetOptions:
+class TinyImagenetOptions(array_data.ClientTests):
     """The options of `--task=tiny_imagenet`.
 
     Attributes:
@@ -94,6 +94,7 @@ def load(options: TinyImagenetOptions, data_options: DataOptions) -> Task:
         DATA_SET,
         data_options,
         partition_text=options.partition,
+        client_test_fraction=options.client_test_fraction,
         model=normalized.build_resnet20(
             DATA_SET.num_classes,
             data_options.seed,

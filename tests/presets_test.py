@@ -1,6 +1,5 @@
 """Every preset is a run that the command line would take."""
 
-import collections
 import pathlib
 import re
 
@@ -9,10 +8,10 @@ from absl.testing import flagsaver
 
 import tasks
 from tff_algos.experiments import catalog, cli, launch, plugins
-from tff_algos.experiments.stages import personalized_rounds
 
-_PRESETS = sorted((pathlib.Path(__file__).parents[1] / "presets").glob("*.flags"))
-
+_ROOT = pathlib.Path(__file__).parents[1]
+_PRESETS = _ROOT / "presets"
+_FOLDERS = sorted({path.parent for path in _PRESETS.rglob("*.flags")})
 
 _LETTERS = {
     "b": "client_batch_size",
@@ -22,46 +21,58 @@ _LETTERS = {
 }
 
 
-def test_there_are_presets():
-    counts = collections.Counter(path.stem.partition("_")[0] for path in _PRESETS)
-    assert counts == {
-        "adult": 15,
-        "cifar10": 26,
-        "emnist": 24,
-        "femnist": 6,
-        "mnist": 16,
-        "shakespeare": 6,
-    }
+def test_every_paper_has_presets():
+    papers = {folder.relative_to(_PRESETS).parts[0] for folder in _FOLDERS}
+    assert papers == {"fedavg", "fedmgda", "gradma", "personalized_fedavg", "uga"}
+    readme = (_PRESETS / "README.md").read_text()
+    assert all(f"`{paper}/`" in readme for paper in papers)
 
 
-@pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
-def test_a_preset_sets_flags_that_its_algorithm_and_task_use(preset):
+def _lines(path):
+    """Returns the comments and the flags of a file."""
+    lines = path.read_text().splitlines()
+    comments = [line for line in lines if line.startswith("#")]
+    return comments, lines[len(comments) :]
+
+
+def _names(flags):
+    return [flag.removeprefix("--").partition("=")[0] for flag in flags]
+
+
+@pytest.mark.parametrize("folder", _FOLDERS, ids=lambda f: "/".join(f.parts[-2:]))
+def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch):
+    monkeypatch.chdir(_ROOT)
     cli.define_flags()
-    with flagsaver.flagsaver():
-        cli.FLAGS.unparse_flags()
-        cli.FLAGS(["main.py", f"--flagfile={preset}"])
-        recipe, entry = catalog.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
-        chosen = cli.settings_of_flags(launch.users_of(plugins.load()))
-        _, _, settings = launch.resolve(recipe, entry, chosen)
-        assert cli.FLAGS.data == "tff"
-    assert _rounds(settings) == _expected_rounds(preset.stem)
-    # The name says what the flags say.
-    words = set(preset.stem.split("_"))
-    if recipe.name != "personalized_fedavg":
-        assert recipe.name in preset.stem
+    comments, shared = _lines(folder / "common.flags")
+    assert re.search(r"et al\., 20\d\d, arXiv \d{4}\.\d{5}", " ".join(comments))
+    rows = [path for path in folder.glob("*.flags") if path.stem != "common"]
+    assert len(rows) > 1
+    for row in rows:
+        _, own = _lines(row)
+        assert own[0] == f"--flagfile={(folder / 'common.flags').relative_to(_ROOT)}"
+        names = _names(shared + own[1:])
+        assert len(names) == len(set(names)), f"{row} sets a flag twice"
+        with flagsaver.flagsaver():
+            cli.FLAGS.unparse_flags()
+            cli.FLAGS(["main.py", f"--flagfile={row}"])
+            recipe, entry = catalog.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
+            chosen = cli.settings_of_flags(launch.users_of(plugins.load()))
+            _, _, settings = launch.resolve(recipe, entry, chosen)
+            assert cli.FLAGS.data == "tff"
+        _check_name(row, settings)
+
+
+def _check_name(row, settings):
+    """Asserts that the names of folder and file say what the flags say."""
+    words = f"{row.parent.name}_{row.stem}".split("_")
     for letter, name in _LETTERS.items():
         if said := {word for word in words if re.fullmatch(rf"{letter}\d+", word)}:
-            assert said == {f"{letter}{settings[name]}"}
+            assert said == {f"{letter}{settings[name]}"}, row
 
 
-def _expected_rounds(name):
-    if name.startswith("cifar10_shards"):
-        return 2000 if name.endswith("_b10") else 3000
-    return 1500 if name.startswith("emnist_fair") else 500
-
-
-def _rounds(settings):
-    if "finetune_rounds" not in settings:
-        return settings["total_rounds"]
-    names = ("total_rounds", "pretrain_rounds", "finetune_rounds")
-    return personalized_rounds(*(settings[name] for name in names))[0]
+def test_full_batches_are_one_step():
+    """Hu et al., section 6.1.1: users have 400 training examples."""
+    _, shared = _lines(_PRESETS / "fedmgda/cifar10_b400/common.flags")
+    assert "--client_batch_size=400" in shared
+    assert "--client_test_fraction=0.2" in shared
+    assert "--partition=shards:5" in shared

@@ -243,6 +243,7 @@ def presets(tmp_path):
     (folder / "fedavg.flags").write_text("# A paper.\n--algo=fedavg\n--task=emnist\n")
     (folder / "uga.flags").write_text("--algo=uga\n")
     (folder / "notes.txt").write_text("")
+    (folder / "common.flags").write_text("--task=mnist\n")
     return folder
 
 

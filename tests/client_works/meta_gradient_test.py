@@ -8,7 +8,7 @@ from tensorflow_federated import learning
 
 from tests.testing import problems
 from tests.testing.three_classes import model_of
-from tff_algos import client_works
+from tff_algos import client_works, execution
 
 CLIENT = problems.clients(sizes=(11,))[0]
 START = problems.initial_vector()
@@ -160,6 +160,30 @@ def test_support_and_query_are_the_batches_that_the_episode_says(case, first_ord
         np.append(*results[0].update), expected, rtol=1e-10, atol=1e-12
     )
     assert results[0].update_weight == num_examples
+
+
+def test_epochs_may_differ_in_order():
+    first, second, third = (np.random.default_rng(n).permutation(11) for n in range(3))
+    rows = np.concatenate([first, second, third])
+    # ArrayDataset's batches are given by their rows; an epoch's last has one example.
+    starts = 11 * np.arange(3)[:, None] + np.arange(0, 11, 2)
+    dataset = execution.ArrayDataset(
+        (CLIENT.x, CLIENT.y), rows, np.append(starts, len(rows))
+    )
+    episode = client_works.epochs_then_all(3, epochs_in_data=True)
+    results, _, _ = _report(problems.linear_model(), episode, dataset)
+    support = [
+        order[start : start + 2]
+        for order in (first, second)
+        for start in range(0, 11, 2)
+    ]
+    np.testing.assert_allclose(
+        np.append(*results[0].update),
+        _expected(support, slice(None)),
+        rtol=1e-10,
+        atol=1e-12,
+    )
+    assert results[0].update_weight == 11
 
 
 def test_the_sum_over_the_query_is_the_mean_times_its_examples():

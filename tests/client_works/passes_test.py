@@ -29,6 +29,15 @@ def test_every_pass_is_shuffled_anew_where_the_data_set_is():
     np.testing.assert_array_equal(np.sort(first), np.sort(second))
 
 
+def test_passes_in_the_data_are_split():
+    joined = numbers(5).concatenate(numbers(5).map(lambda x: x + 10))
+    found = passes.split(joined, num_passes=2)
+    batches = [found.batch(tf.constant(k)).numpy().tolist() for k in range(6)]
+    assert batches == [[0, 1], [2, 3], [4], [10, 11], [12, 13], [14]]
+    assert found.num_examples == 5 and found.num_batches == 6
+    assert passes.split(numbers(0), num_passes=2).num_batches == 0
+
+
 def test_batches_keep_the_structure_of_the_data_set():
     pairs = tf.data.Dataset.from_tensor_slices({"x": np.eye(3), "y": np.arange(3)})
     batch = passes.read(pairs.batch(2)).batch(tf.constant(1))

@@ -3,8 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
+from tasks.models.normalized import build_tiny_nn
 from tests.testing.one_client import MODEL, START, vector, weights_at
 from tff_algos.client_works import local_training, remembered_weights
+from tff_algos.models import local_model
 
 
 def test_a_row_is_a_flag_and_tensors_like_the_trainable_weights():
@@ -16,7 +18,7 @@ def test_a_row_is_a_flag_and_tensors_like_the_trainable_weights():
 def test_in_the_first_round_a_client_reads_the_servers_weights():
     zeros = weights_at(np.zeros(6)).trainable
     row = {"seen": tf.constant(False), "weights": zeros}
-    found = remembered_weights.read(row, weights_at().trainable)
+    found = remembered_weights.read(row, weights_at()).trainable
     np.testing.assert_array_equal(vector(found), START)
 
 
@@ -25,5 +27,30 @@ def test_later_it_reads_the_weights_that_it_ended_with():
     zero = tf.constant(0, tf.int64)
     final = local_training.TrainingState(own, (), (), zero, zero, ())
     row = remembered_weights.row(local_training.LocalUpdate((), (), final))
-    found = remembered_weights.read(row, weights_at().trainable)
+    found = remembered_weights.read(row, weights_at()).trainable
     np.testing.assert_array_equal(vector(found), START + 1)
+
+
+def test_moving_statistics_are_remembered_too():
+    model = build_tiny_nn((2, 2, 1), num_classes=2, seed=0)
+    specs = remembered_weights.specs(model)
+    trainable, statistics = model.initial_weights
+    assert [tuple(spec.shape) for spec in specs["statistics"]] == [
+        w.shape for w in statistics
+    ]
+    server = local_model.Weights(*map(_constants, model.initial_weights))
+    own = local_model.Weights(
+        _constants(w + 1 for w in trainable), _constants(w + 2 for w in statistics)
+    )
+    zero = tf.constant(0, tf.int64)
+    final = local_training.TrainingState(own, (), (), zero, zero, ())
+    row = remembered_weights.row(local_training.LocalUpdate((), (), final))
+    found = remembered_weights.read(row, server)
+    np.testing.assert_array_equal(found.non_trainable[0], statistics[0] + 2)
+    unseen = row | {"seen": tf.constant(False)}
+    found = remembered_weights.read(unseen, server)
+    np.testing.assert_array_equal(found.non_trainable[0], statistics[0])
+
+
+def _constants(arrays):
+    return tuple(map(tf.constant, arrays))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tasks
 from tests.testing import tiny_task
@@ -145,6 +146,40 @@ def test_settings_go_to_those_who_declare_them():
     assert settings["proximal_strength"] == 0.25
     # The task's own default.
     assert settings["client_learning_rate"] == 0.02
+
+
+@pytest.mark.parametrize(
+    ("options", "momentum"),
+    [
+        ({}, 0.5),
+        ({"personalization_momentum": 0.25}, 0.25),
+        ({"personalization_optimizer": "sgd"}, 0.0),
+        ({"personalization_optimizer": "sgd", "personalization_momentum": 0.25}, 0.25),
+    ],
+)
+def test_fine_tuning_has_the_momentum_of_local_steps(options, momentum, tmp_path):
+    spec = launch.build_spec(
+        catalog.get("fedavg"),
+        tiny_task.make(),
+        {"client_momentum": 0.5, "client_learning_rate": 0.5, **options},
+        Launch(output_dir=tmp_path),
+    )
+    start, gradient = (tf.constant([4.0]),), (tf.constant([1.0]),)
+    optimizer = spec.personalization_optimizer
+    state = optimizer.initialize((tf.TensorSpec([1], tf.float32),))
+    state, weights = optimizer.next(state, start, gradient)
+    _, weights = optimizer.next(state, weights, gradient)
+    assert weights[0].numpy() == 4.0 - 0.5 - 0.5 * (1 + momentum)
+
+
+def test_momentum_of_fine_tuning_needs_sgd():
+    with pytest.raises(HyperparameterError, match="personalization_momentum=0.5"):
+        experiments.run(
+            catalog.get("fedavg"),
+            tiny_task.make(),
+            personalization_optimizer="adam",
+            personalization_momentum=0.5,
+        )
 
 
 def test_devices_are_the_in_process_runtimes_alone():

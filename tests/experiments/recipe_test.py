@@ -1,7 +1,9 @@
 """Recipes: which settings an algorithm has, and which of them win."""
 
+import numpy as np
 import pytest
 
+from tff_algos.clients.batching import batch_examples
 from tff_algos.experiments import catalog
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -25,6 +27,27 @@ def test_steps_replace_epochs():
     both = {"client_steps_per_round": 4, "client_epochs_per_round": 2}
     with pytest.raises(HyperparameterError, match="without client_epochs_per_round"):
         fedavg.resolve("emnist", {}, both)
+
+
+def test_epochs_replace_a_papers_steps():
+    gradma = catalog.get("gradma")
+    paper = gradma.batches(gradma.resolve("mnist", {}, {}))
+    assert (paper.num_steps, paper.num_epochs, paper.batch_size) == (5, None, 64)
+    assert paper.step_batching == "per_pass"
+    chosen = {"client_epochs_per_round": 2}
+    own = gradma.batches(gradma.resolve("mnist", {}, chosen))
+    assert (own.num_steps, own.num_epochs) == (None, 2)
+
+
+@pytest.mark.parametrize("name", ["uga", "fedmeta_uga"])
+def test_ugas_epochs_are_all_in_the_data_and_shuffled_anew(name):
+    recipe = catalog.get(name)
+    batches = recipe.batches(recipe.resolve("any", {}, {"client_epochs_per_round": 3}))
+    assert batches.num_epochs == 3
+    examples = (np.arange(4), np.arange(4))
+    batched = batch_examples(examples, batches, seed=0)
+    first, second, _ = np.concatenate([x for x, _ in batched]).reshape(3, 4)
+    assert first.tolist() != second.tolist()
 
 
 def test_a_builders_weighting_is_the_flags_default():

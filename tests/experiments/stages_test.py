@@ -1,7 +1,10 @@
 """How rounds are shared out among the stages of personalized FedAvg."""
 
+import attrs
+import numpy as np
 import pytest
 
+from tasks.models.normalized import build_tiny_nn
 from tests.testing import tiny_task
 from tff_algos.experiments import catalog
 from tff_algos.experiments.stages import personalized_rounds
@@ -32,6 +35,40 @@ def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
     chosen = dict(zip(names, given_rounds, strict=True))
     with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
         catalog.get("personalized_fedavg").resolve("emnist", {}, chosen)
+
+
+def test_moons_model_can_have_a_projection_head():
+    recipe = catalog.get("moon")
+    task = attrs.evolve(tiny_task.make(), model=build_tiny_nn((2,), 3, seed=0))
+    plain = recipe.resolve("tiny", {}, {})
+    assert recipe.prepare_task(task, plain) is task
+    chosen = recipe.resolve("tiny", {}, {"projection_head": True})
+    with_head = recipe.prepare_task(task, chosen)
+    (stage,) = recipe.stages(with_head, chosen)
+    weights = stage.process.get_model_weights(stage.process.initialize())
+    assert len(weights.trainable) == len(task.model.initial_weights[0]) + 4
+
+
+def test_damped_momentum_is_undamped_momentum_of_a_smaller_rate():
+    recipe = catalog.get("mimelite")
+    task = tiny_task.make()
+
+    def weights(**chosen):
+        settings = recipe.resolve("tiny", {}, {"base_momentum": 0.75, **chosen})
+        (stage,) = recipe.stages(task, settings)
+        state = stage.process.initialize()
+        clients = [
+            task.client_dataset(client_id, "train", stage.batches)
+            for client_id in task.train_client_ids[:3]
+        ]
+        for _ in range(2):
+            state = stage.process.next(state, clients).state
+        return stage.process.get_model_weights(state).trainable
+
+    damped = weights(client_learning_rate=0.4, damped_momentum=True)
+    slower = weights(client_learning_rate=0.1)
+    np.testing.assert_array_equal(damped[0], slower[0])
+    assert not np.array_equal(damped[0], weights(client_learning_rate=0.4)[0])
 
 
 def test_personalized_fedavg_runs_its_default_rounds_in_two_stages():

@@ -16,11 +16,12 @@ def data_set():
     return toy_arrays.data_set()
 
 
-def _task(data_set, tmp_path, text="iid:4", seed=0):
+def _task(data_set, tmp_path, text="iid:4", seed=0, client_test_fraction=0.0):
     return array_data.load_task(
         data_set,
         options(tmp_path, seed=seed),
         partition_text=text,
+        client_test_fraction=client_test_fraction,
         model=image.build_emnist_model("2nn", only_digits=True, seed=seed),
     )
 
@@ -62,6 +63,23 @@ class TestTask:
             np.testing.assert_array_equal(own[1], _numbers(own) % NUM_CLASSES)
             # One shard is one label here.
             assert set(own[1]) == set(task.examples(client_id, "train")[1])
+
+    @pytest.mark.parametrize("text", ["shards:1:3", "dirichlet:0.1:7"])
+    def test_clients_can_hold_out_their_own_examples(self, text, data_set, tmp_path):
+        whole = _task(data_set, tmp_path, text)
+        task = _task(data_set, tmp_path, text, client_test_fraction=0.2)
+        for client_id in task.train_client_ids:
+            everything = _numbers(whole.examples(client_id, "train"))
+            train, test = (
+                _numbers(task.examples(client_id, split)) for split in ("train", "test")
+            )
+            np.testing.assert_array_equal(np.sort([*train, *test]), everything)
+            assert len(test) == round(0.2 * len(everything)) < len(everything)
+            labels = task.examples(client_id, "test")[1]
+            np.testing.assert_array_equal(labels, test % NUM_CLASSES)
+        np.testing.assert_array_equal(
+            _numbers(task.test_examples), _numbers(whole.test_examples)
+        )
 
     def test_the_undivided_test_set(self, data_set, tmp_path):
         x, y = _task(data_set, tmp_path).test_examples

@@ -24,6 +24,14 @@ def test_the_first_clients_train_and_the_others_are_held_out(num_clients, num_tr
     assert heldout
 
 
+def test_another_share_may_train():
+    ids = [str(i) for i in range(715)]
+    train, heldout = client_examples.split_clients(ids, (500, 715))
+    assert (len(train), len(heldout)) == (500, 215)
+    population = client_examples.Population()
+    assert population.choose_clients(ids, 0, (500, 715)) == (train, heldout)
+
+
 @pytest.mark.parametrize("ids", [[], ["one"]])
 def test_split_needs_two_clients(ids):
     with pytest.raises(TaskError, match=f"found {len(ids)} clients"):

@@ -51,6 +51,7 @@ def build_unbiased_gradient_aggregation(
     eval_reduction: Annotated[Reduction, hparam()] = "mean",
     gradient_clip_norm: GradientClipNorm = None,
     max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
+    epochs_in_data: bool = False,
     model_distributor: Distributor | None = None,
     model_aggregator: WeightedAggregator | None = None,
     metrics_aggregator: MetricsAggregator | None = None,
@@ -71,13 +72,16 @@ def build_unbiased_gradient_aggregation(
       eval_reduction: Reduction of the loss over a client's examples after training.
       gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.
       max_trajectory_bytes: A client's memory for the weights of all its steps.
+      epochs_in_data: Whether clients' data sets hold all E epochs, each in an order of
+        its own.
       model_distributor: Replaces the plain broadcast.
       model_aggregator: Replaces the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s. Clients'
-      data sets hold each example once: the process repeats them.
+      data sets hold each example once, and the process repeats them, unless
+      `epochs_in_data` is set.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
@@ -87,7 +91,7 @@ def build_unbiased_gradient_aggregation(
     client_work = meta_gradient.build_meta_gradient_client_work(
         model_fn,
         client_learning_rate,
-        meta_gradient.epochs_then_all(client_epochs_per_round),
+        meta_gradient.epochs_then_all(client_epochs_per_round, epochs_in_data),
         client_weighting=client_weighting,
         eval_reduction=eval_reduction,
         gradient_clip_norm=gradient_clip_norm,

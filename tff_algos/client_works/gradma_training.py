@@ -255,8 +255,8 @@ def build_gradma_training_client_work(
         )
 
     def remembering_update(view: LocalModel, given: RememberingInput):
-        server = local_model.flatten(given.server_weights).trainable
-        previous = remembered_weights.read(given.row, server)
+        server = local_model.flatten(given.server_weights)
+        previous = remembered_weights.read(given.row, server).trainable
         update, report = train(
             view, given.round_num, given.server_weights, given.dataset, previous
         )

@@ -39,25 +39,34 @@ class Episode:
       query: "all": the examples of the first pass, or of the data's `full_pass` if it
         has one; "next_batch": the batch after the last step; "held_out": every other
         batch, excluded from training.
+      passes_in_data: Whether the data hold the passes, one after the other, or one pass
+        that is read several times.
     """
 
     num_passes: int
     num_steps: Callable[[tf.Tensor], tf.Tensor]
     query: Query
+    passes_in_data: bool = False
 
     def read(self, data: ClientData) -> tuple[Passes, Passes]:
         """Returns the support and the query of a client."""
         if self.query == "held_out":
             support = passes.read(data.batches.shard(2, 0), self.num_passes)
             return support, passes.read(data.batches.shard(2, 1))
-        support = passes.read(data.batches, self.num_passes)
+        read = passes.split if self.passes_in_data else passes.read
+        support = read(data.batches, self.num_passes)
         if self.query == "all" and data.full_pass is not data.batches:
             return support, passes.read(data.full_pass)
         return support, support
 
 
-def epochs_then_all(num_epochs: int) -> Episode:
+def epochs_then_all(num_epochs: int, epochs_in_data: bool = False) -> Episode:
     """Trains for E - 1 epochs; the query is all of the client's examples (UGA).
+
+    Args:
+      num_epochs: E.
+      epochs_in_data: Whether the client's data hold E epochs, which may differ in order,
+        or one epoch that is repeated.
 
     Raises:
       ValueError: If `num_epochs` is not positive.
@@ -65,9 +74,10 @@ def epochs_then_all(num_epochs: int) -> Episode:
     if num_epochs < 1:
         raise ValueError(f"Expected num_epochs >= 1, found {num_epochs}.")
     return Episode(
-        num_passes=max(1, num_epochs - 1),
+        num_passes=num_epochs if epochs_in_data else max(1, num_epochs - 1),
         num_steps=lambda batches_per_pass: (num_epochs - 1) * batches_per_pass,
         query="all",
+        passes_in_data=epochs_in_data,
     )
 
 
@@ -188,8 +198,9 @@ def build_meta_gradient_client_work(
     Returns:
       A process typed as `build_local_training_client_work`'s whose updates are
       gradients, with the additional measurement `max_gradient_norm` (float32, before
-      clipping). Clients' datasets must yield each example once, in batches of one
-      size; only the last batch may be smaller.
+      clipping). Clients' datasets must yield each example once, or once per pass with
+      `Episode.passes_in_data`, in batches of one size; only the last batch of a pass
+      may be smaller.
 
     Raises:
       TypeError: If the model is not functional and `first_order` is False.

@@ -116,7 +116,8 @@ def build_contrastive_training_client_work(
 
     Returns:
       A process typed as `build_remembering_process`'s: a row is `seen` (bool) and
-      `weights`, like the trainable weights.
+      `weights`, like the trainable weights, and for models with moving statistics
+      the client's `statistics`.
 
     Raises:
       TypeError: If `model` is not a block model.
@@ -128,9 +129,7 @@ def build_contrastive_training_client_work(
 
     def client_update(view: BlockLocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
-        previous = attrs.evolve(
-            server, trainable=remembered_weights.read(given.row, server.trainable)
-        )
+        previous = remembered_weights.read(given.row, server)
         update = local_update(
             view,
             given.round_num,

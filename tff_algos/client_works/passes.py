@@ -87,6 +87,26 @@ def read(dataset: tf.data.Dataset, num_passes: int = 1) -> Passes:
     )
 
 
+def split(dataset: tf.data.Dataset, num_passes: int) -> Passes:
+    """Splits a client's dataset of several passes, one after the other.
+
+    Args:
+      dataset: The batches of `num_passes` passes, each of which contains every example
+        once, in an order of its own.
+      num_passes: The number of passes, >= 1.
+
+    Returns:
+      The passes; as from `read`, a pass's examples are rebatched to the size of the
+      first batch.
+    """
+    joined = read(dataset)
+    examples = tuple(
+        tf.reshape(x, tf.concat([[num_passes, -1], tf.shape(x)[2:]], axis=0))
+        for x in joined.examples
+    )
+    return attrs.evolve(joined, examples=examples)
+
+
 def _no_examples(spec: tf.TensorSpec) -> tf.Tensor:
     """Returns an empty tensor like `spec` `[passes, examples, ...]`."""
     return tf.zeros([1, 0, *(size or 0 for size in spec.shape[2:])], spec.dtype)

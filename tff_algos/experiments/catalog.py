@@ -4,6 +4,8 @@ import difflib
 import types
 from collections.abc import Mapping
 
+import attrs
+
 import tff_algos
 from tff_algos import messages
 from tff_algos.clients.batching import BatchSpec
@@ -24,6 +26,13 @@ _GU = "Gu et al., 2021, arXiv 2106.04159"
 
 def _one_epoch(settings: Settings) -> BatchSpec:
     return one_epoch(of(Cohort, settings))
+
+
+def _all_epochs(settings: Settings) -> BatchSpec:
+    """Returns the batches of E epochs, each shuffled anew."""
+    return attrs.evolve(
+        _one_epoch(settings), num_epochs=settings["client_epochs_per_round"]
+    )
 
 
 def _check_fed_share(settings: Settings) -> None:
@@ -97,6 +106,17 @@ _MAML = {
     "needs_full_pass": _maml_needs_full_pass,
     "check": _check_maml,
 }
+# The steps of the paper's experiments on MNIST; other tasks keep their own.
+_GRADMA = types.MappingProxyType(
+    {
+        "mnist": {
+            "client_steps_per_round": 5,
+            "step_batching": "per_pass",
+            "client_batch_size": 64,
+            "client_learning_rate": 0.01,
+        }
+    }
+)
 _FED_META = {
     "build_stages": stages.fed_meta,
     "also": (tff_algos.build_fed_meta,),
@@ -205,7 +225,7 @@ RECIPES = (
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
         settings={EVERY_TASK: {"server_learning_rate": 0.1}},
-        batches=_one_epoch,
+        batches=_all_epochs,
     ),
     Recipe(
         name="fedmeta",
@@ -223,7 +243,7 @@ RECIPES = (
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
         settings={EVERY_TASK: {"server_learning_rate": 0.1}},
-        batches=_one_epoch,
+        batches=_all_epochs,
         **_FED_META,
     ),
     Recipe(
@@ -326,6 +346,7 @@ RECIPES = (
         build=tff_algos.build_gradma,
         build_stages=stages.gradma,
         without=("server_optimizer",),
+        settings=_GRADMA,
     ),
     Recipe(
         name="gradma_w",
@@ -333,6 +354,7 @@ RECIPES = (
         summary="FedAvg whose local steps do not oppose earlier gradients",
         paper=_LUO,
         build=tff_algos.build_gradma_w,
+        settings=_GRADMA,
     ),
     Recipe(
         name="gradma_s",
@@ -342,6 +364,7 @@ RECIPES = (
         build=tff_algos.build_gradma_s,
         build_stages=stages.gradma,
         without=("server_optimizer",),
+        settings=_GRADMA,
     ),
     Recipe(
         name="moon",
@@ -349,6 +372,8 @@ RECIPES = (
         summary="FedAvg with features near the server's, away from the client's past",
         paper=_LI_MOON,
         build=tff_algos.build_moon,
+        prepare_task=stages.moon_task,
+        build_stages=stages.moon,
         # The weight that the authors give for it.
         settings={"cifar10": {"contrastive_strength": 5.0}},
     ),
@@ -358,6 +383,8 @@ RECIPES = (
         summary="MOON with momentum at the server",
         paper=_LI_MOON,
         build=tff_algos.build_moon,
+        prepare_task=stages.moon_task,
+        build_stages=stages.moon,
         defaults=_HEAVY_BALL,
         settings={"cifar10": {"contrastive_strength": 5.0}},
     ),

@@ -17,6 +17,7 @@ from tff_algos import execution
 from tff_algos.experiments import catalog, malicious_clients, plugins, runner
 from tff_algos.experiments.recipe import Recipe, Settings
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
+from tff_algos.experiments.settings import check_momentum
 from tff_algos.hyperparameters import Hyperparameter, HyperparameterError, declared
 from tff_algos.optimizers import build_optimizer
 
@@ -212,6 +213,7 @@ def build_spec(
         task = task.load(task_options, data_options)
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
+    task = recipe.prepare_task(task, resolved)
     attack = malicious_clients.build(
         options.attack,
         options.malicious_clients,
@@ -272,13 +274,16 @@ def set_context(launch: Launch) -> None:
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):
     """Builds fine-tuning's optimizer: the training clients' unless options say."""
-    name, rate = (
-        options.personalization_optimizer,
-        options.personalization_learning_rate,
-    )
+    name = options.personalization_optimizer
+    rate = options.personalization_learning_rate
+    momentum = options.personalization_momentum
+    if momentum is None:
+        # The clients' momentum belongs to the clients' optimizer.
+        momentum = 0.0 if name else settings.get("client_momentum", 0.0)
+    name = name or settings.get("client_optimizer", "sgd")
+    check_momentum("personalization_momentum", momentum, name)
     return build_optimizer(
-        name or settings.get("client_optimizer", "sgd"),
-        rate or settings.get("client_learning_rate", 0.02),
+        name, rate or settings.get("client_learning_rate", 0.02), momentum=momentum
     )
 
 

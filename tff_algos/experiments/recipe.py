@@ -85,6 +85,8 @@ class Recipe:
       summary: One line of help.
       paper: Authors, year and arXiv number.
       build: The builder of its learning process.
+      prepare_task: From the task and the settings to the task as the algorithm needs
+        it; the same task by default.
       build_stages: `(recipe, task, settings) -> stages`; its own keyword arguments, if
         it declares any, are hyperparameters too.
       also: Other functions whose hyperparameters belong to it.
@@ -106,6 +108,7 @@ class Recipe:
     summary: str
     paper: str
     build: Callable[..., Any]
+    prepare_task: Callable[[Task, Settings], Task] = lambda task, settings: task
     build_stages: Callable[..., tuple[Stage, ...]] = sampled_clients
     also: tuple[Callable[..., Any], ...] = ()
     local_steps: bool = True
@@ -191,6 +194,12 @@ class Recipe:
                 raise HyperparameterError(
                     name, chosen[name], f"to be set without {replaced}, it replaces it"
                 )
+        # A user's choice also wins over defaults of what would replace it.
+        values |= {
+            name: None
+            for name, field in fields.items()
+            if field.replaces in chosen and field.is_optional
+        }
         values |= chosen
         missing = [name for name, value in values.items() if value is REQUIRED]
         if missing:
@@ -224,6 +233,7 @@ class Recipe:
             ),
             "with_num_examples": lambda: self._tells_num_examples(task, settings),
             "with_full_pass": lambda: self.needs_full_pass(settings),
+            "epochs_in_data": lambda: True,
         }
         for argument in (
             "client_optimizer_fn",

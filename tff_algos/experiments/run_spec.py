@@ -32,6 +32,8 @@ class RunOptions:
       personalization_learning_rate: Learning rate of fine-tuning; by default the
         clients'.
       personalization_optimizer: Optimizer of fine-tuning; by default the clients'.
+      personalization_momentum: Momentum of fine-tuning, of sgd; by default the clients',
+        or 0 with an optimizer of its own.
       track_improvement: Measure in every round the share of its clients whose training
         loss does not rise: two more evaluations of each.
       client_dropout: Probability that a sampled client drops out of a round before it
@@ -53,6 +55,7 @@ class RunOptions:
     personalization_batch_size: Annotated[int, hparam(low=1)] = 20
     personalization_learning_rate: Annotated[float | None, hparam(above=0)] = None
     personalization_optimizer: Annotated[Literal["sgd", "adam"] | None, hparam()] = None
+    personalization_momentum: Annotated[float | None, hparam(low=0, below=1)] = None
     track_improvement: Annotated[bool, hparam()] = False
     client_dropout: Annotated[float, hparam(low=0, below=1)] = 0.0
     attack: Annotated[str | None, hparam(check=malicious_clients.parse)] = None

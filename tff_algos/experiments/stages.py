@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import attrs
 
+from tasks.models.projection_head import with_projection_head
 from tasks.task import Task
 from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_share import ShareMode, with_shared_examples
@@ -62,6 +63,7 @@ def mime_lite(
     settings: Settings,
     *,
     base_momentum: Annotated[float, hparam(low=0, below=1, symbol="beta")] = 0.9,
+    damped_momentum: Annotated[bool, hparam()] = False,
 ) -> tuple[Stage, ...]:
     """Returns the stage of MimeLite.
 
@@ -71,10 +73,16 @@ def mime_lite(
       settings: The run's settings.
       base_momentum: Momentum of the optimizer of local steps, of sgd, which clients
         share.
+      damped_momentum: Multiply gradients by 1 - base_momentum, as in the paper, so that
+        momentum does not lengthen steps, which it does up to 1 / (1 - base_momentum)
+        times without.
     """
+    rate = settings["client_learning_rate"]
+    # m <- beta m + (1 - beta) g and a step eta m is undamped momentum of a smaller rate.
+    damping = 1 - base_momentum if damped_momentum else 1.0
     base = ClientOptimizer(
         client_optimizer=settings["client_optimizer"],
-        client_learning_rate=settings["client_learning_rate"],
+        client_learning_rate=rate * damping,
         client_momentum=base_momentum,
     )
     process = recipe.process(task, settings, base_optimizer=base.build())
@@ -154,6 +162,34 @@ def fed_meta(
         feed_back=settings["feed_back"],
     )
     return (recipe.stage(settings, process),)
+
+
+def moon_task(task: Task, settings: Settings) -> Task:
+    """Returns the task with the model that MOON trains."""
+    if not settings["projection_head"]:
+        return task
+    model = with_projection_head(task.model, task.seed)
+    return attrs.evolve(task, model=model)
+
+
+def moon(
+    recipe: Recipe,
+    task: Task,
+    settings: Settings,
+    *,
+    projection_head: Annotated[bool, hparam()] = False,
+) -> tuple[Stage, ...]:
+    """Returns the stage of MOON.
+
+    Args:
+      recipe: The recipe.
+      task: The task.
+      settings: The run's settings.
+      projection_head: Put two dense layers between the features and the classifier, as
+        in the paper; the contrastive loss is then of what they return.
+    """
+    del projection_head  # Already part of the task's model.
+    return (recipe.stage(settings, recipe.process(task, settings)),)
 
 
 def q_fed_avg(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:

@@ -254,6 +254,25 @@ class BlockModel(tff.learning.models.FunctionalModel):
             ),
         )
 
+    def with_block(self, index: int, block: Block) -> "BlockModel":
+        """Returns a model with one more block.
+
+        Args:
+          index: The blocks that come before it, in [0, `num_blocks`].
+          block: The block.
+        """
+        return BlockModel(
+            (*self._blocks[:index], block, *self._blocks[index:]),
+            loss_fn=self.loss,
+            metrics_fns=(
+                self.initialize_metrics_state,
+                self.update_metrics_state,
+                self.finalize_metrics,
+            ),
+            input_spec=self.input_spec,
+            dropout_seed_fn=self._dropout_seed_fn,
+        )
+
     def with_loss(
         self,
         *,

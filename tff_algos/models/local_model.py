@@ -378,8 +378,16 @@ def weights_type(model: ModelOrFn) -> tff.Type:
 
 def trainable_specs(model: ModelOrFn) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of the trainable weights, in the model's order."""
-    trainable = weights_type(model).trainable
-    return tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable)))
+    return _specs(weights_type(model).trainable)
+
+
+def non_trainable_specs(model: ModelOrFn) -> tuple[tf.TensorSpec, ...]:
+    """Returns the specs of the non-trainable weights, in the model's order."""
+    return _specs(weights_type(model).non_trainable)
+
+
+def _specs(weights_type: tff.Type) -> tuple[tf.TensorSpec, ...]:
+    return tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(weights_type)))
 
 
 def build_metrics_aggregation(

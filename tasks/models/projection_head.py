@@ -1,0 +1,47 @@
+"""A projection head between a model's features and its classifier.
+
+Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021
+(https://arxiv.org/abs/2103.16257): two dense layers map the encoder's features to those
+that the contrastive loss compares and that the classifier takes. The authors' second
+layer has 256 units; here it has as many as the features, so the classifier stays as it
+is.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tasks.models.blocks import RELU, dense
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.models.block_model import EVALUATION, BlockModel, chain
+
+
+def with_projection_head(model: BlockModel, seed: int) -> BlockModel:
+    """Returns the model with a head of two dense layers before its last block.
+
+    Args:
+      model: A model whose features are vectors, `[n, d]`.
+      seed: Seed of the head's initial weights.
+
+    Raises:
+      HyperparameterError: If the features are not vectors.
+    """
+    size = _features_size(model)
+    rng = np.random.default_rng(seed)
+    head = chain(dense(rng, size, size), RELU, dense(rng, size, size))
+    return model.with_block(model.num_blocks - 1, head)
+
+
+def _features_size(model: BlockModel) -> int:
+    @tf.function
+    def features(x):
+        last = model.num_blocks - 1
+        return model.apply_blocks(model.initial_weights, x, EVALUATION, 0, last).output
+
+    shape = features.get_concrete_function(model.input_spec[0]).output_shapes
+    if shape.rank != 2:
+        raise HyperparameterError(
+            "projection_head",
+            True,
+            f"False for a model with features of shape {shape}, which are not vectors",
+        )
+    return shape[1]

@@ -1,0 +1,48 @@
+"""MOON's projection head: where it is, and what it computes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks.models import cifar, classifier
+from tasks.models.blocks import FLATTEN, dense
+from tasks.models.normalized import build_tiny_nn
+from tasks.models.projection_head import with_projection_head
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.models.block_model import EVALUATION, chain
+
+
+def test_two_dense_layers_come_before_the_classifier():
+    plain = build_tiny_nn((4, 4, 1), num_classes=3, seed=0)
+    model = with_projection_head(plain, seed=1)
+    x = np.random.default_rng(0).normal(size=(5, 4, 4, 1)).astype(np.float32)
+    before = plain.apply_blocks(plain.initial_weights, x, EVALUATION).features.numpy()
+    found = model.apply_blocks(model.initial_weights, x, EVALUATION)
+    *_, kernel1, bias1, kernel2, bias2, kernel3, bias3 = model.initial_weights[0]
+    assert kernel1.shape == kernel2.shape == (100, 100)
+    features = np.maximum(before @ kernel1 + bias1, 0) @ kernel2 + bias2
+    np.testing.assert_allclose(found.features, features, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found.output, features @ kernel3 + bias3, rtol=1e-4, atol=1e-5
+    )
+    # All other weights are the plain model's.
+    np.testing.assert_array_equal(kernel3, plain.initial_weights[0][-2])
+    assert model.num_blocks == plain.num_blocks + 1
+
+
+def test_dropout_keeps_working():
+    model = with_projection_head(cifar.build_cifar_model("cnn", 10, 0), seed=0)
+    x = tf.random.stateless_normal([2, 32, 32, 3], [0, 0])
+    training, evaluation = (
+        model.predict_on_batch(model.initial_weights, x, training=t)
+        for t in (True, False)
+    )
+    assert training.shape == (2, 10) and not np.allclose(training, evaluation)
+
+
+def test_features_must_be_vectors():
+    # The features of a model of one block are its inputs.
+    rng = np.random.default_rng(0)
+    model = classifier.build([chain(FLATTEN, dense(rng, 16, 2))], (4, 4, 1))
+    with pytest.raises(HyperparameterError, match="projection_head=True.*not vectors"):
+        with_projection_head(model, seed=0)
