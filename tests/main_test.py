@@ -129,7 +129,7 @@ def test_a_signal_saves_says_so_and_exits_with_its_status(
 
 @pytest.mark.parametrize("loaded", ["site-packages/numpy", "libtensorflow_framework"])
 def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded):
-    process = start("--list")
+    process = start("--algo=fedavg", "--task=mnist", "--data=generated")
     wait_for(
         lambda: any(
             loaded in file.path for file in psutil.Process(process.pid).memory_maps()

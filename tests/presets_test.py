@@ -8,7 +8,7 @@ import pytest
 from absl.testing import flagsaver
 
 import tasks
-from tff_algos.experiments import catalog, cli, launch, plugins
+from tff_algos.experiments import catalog, cli, launch
 from tff_algos.experiments.stages import personalized_rounds
 
 _PRESETS = sorted((pathlib.Path(__file__).parents[1] / "presets").glob("*.flags"))
@@ -41,7 +41,7 @@ def test_a_preset_sets_flags_that_its_algorithm_and_task_use(preset):
         cli.FLAGS.unparse_flags()
         cli.FLAGS(["main.py", f"--flagfile={preset}"])
         recipe, entry = catalog.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
-        chosen = cli.settings_of_flags(launch.users_of(plugins.load()))
+        chosen = cli.settings_of_flags(cli.declared())
         _, _, settings = launch.resolve(recipe, entry, chosen)
         assert cli.FLAGS.data == "tff"
     assert _rounds(settings) == _expected_rounds(preset.stem)

@@ -22,6 +22,7 @@ from tff_algos.experiments import (
     cohorts,
     evaluation,
     files,
+    outlook,
     plots,
     results,
     results_folder,
@@ -95,6 +96,7 @@ class _Training:
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
         self._improvement = evaluation.build_improvement_fn(spec.task)
+        self._progress: Progress | None = None
 
     def close(self) -> None:
         """Stops background work."""
@@ -274,7 +276,10 @@ class _Training:
         evaluate = None
         if spec.options.rounds_per_eval:
             evaluate = evaluation.build_evaluate_fn(spec.task, spec.eval_client_ids())
+        print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done) as progress:
+            self._progress = progress
+            first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 try:
                     row = self._round(self.rounds_done + 1)
@@ -293,6 +298,16 @@ class _Training:
                         self.save()
                 self._worker_memory = max(self._worker_memory, _child_memory())
                 progress.advance(row["stage"], row)
+                if self.rounds_done == first:
+                    outlook.warn_of_long_runs(spec, progress)
+
+    def stop_notice(self) -> str:
+        """Says what a signal to stop does and what is saved."""
+        progress = self._progress
+        in_step = None if progress is None else progress.remaining_in_step
+        return outlook.stop_notice(
+            self.rounds_done, self._spec.total_rounds, self._saved, in_step
+        )
 
 
 def _child_memory() -> int:
@@ -327,12 +342,17 @@ def _personalize(
     return clients
 
 
-def run(spec: RunSpec) -> RunResult:
+def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
     """Runs `spec` to its end, or until SIGINT or SIGTERM asks it to stop.
 
     After a signal, the current round finishes, a checkpoint is saved, and the function
-    returns; a second signal raises KeyboardInterrupt. Run again with the same spec, it
-    resumes and reaches the same results as an uninterrupted run.
+    returns; a second signal does not wait. Run again with the same spec, it resumes and
+    reaches the same results as an uninterrupted run.
+
+    Args:
+      spec: What to run.
+      may_exit: Whether a second signal ends the process at once; otherwise it raises
+        KeyboardInterrupt after the computation that is running.
 
     Raises:
       ResumeError: If `output_dir` holds another run, a broken one, or one that must not
@@ -351,8 +371,15 @@ def run(spec: RunSpec) -> RunResult:
         with _naming_output_errors(spec.output_dir):
             stack.enter_context(results_folder.opened(spec.output_dir))
             _write_config(spec)
-        stop = stack.enter_context(StopOnSignal())
+        started: list[_Training] = []
+        stop = stack.enter_context(
+            StopOnSignal(
+                lambda: started[0].stop_notice() if started else outlook.NOT_STARTED,
+                may_exit=may_exit,
+            )
+        )
         training = _Training(spec, stop)
+        started.append(training)
         with contextlib.closing(training):
             training.run()
         with _naming_output_errors(spec.output_dir):
