@@ -4,7 +4,13 @@ python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list
 """
 
+import os
+import signal
 import sys
+
+if __name__ == "__main__":
+    # Even light imports take a moment, and there is nothing to clean up yet.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 try:
     from tff_algos.experiments import cli

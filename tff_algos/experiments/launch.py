@@ -183,8 +183,11 @@ def build_spec(
     hyperparameters |= {k: fields[k].format(v) for k, v in resolved.items()}
     # How often a run is saved changes none of its numbers.
     cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
+    title = f"{recipe.title} on {task.dataset_name}"
+    if attack is not None:
+        title += f", {attack.describe(task.train_client_ids)}"
     return RunSpec(
-        title=f"{recipe.title} on {task.dataset_name}",
+        title=title,
         stages=stages,
         task=task,
         output_dir=launch.output_dir or _new_output_dir(recipe, task),
