@@ -9,11 +9,8 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # TensorFlow takes seconds to import, and there is nothing to clean up yet.
+    # Even light imports take a moment, and there is nothing to clean up yet.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-
-# Read when TensorFlow is imported; its C++ side logs to the console otherwise.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 try:
     from tff_algos.experiments import cli

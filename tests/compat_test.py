@@ -52,20 +52,41 @@ def test_keras_3_that_is_already_in_use_is_one_clear_error():
     assert "import tff_algos before tensorflow" in last
 
 
-def test_tensorflow_may_be_imported_first_and_is_quiet_where_that_is_asked():
+def test_tensorflow_may_be_imported_first_and_then_logs_as_it_does():
     program = (
         "import tensorflow as tf; from tff_algos import compat; "
         "import tensorflow_federated as tff; print(tff.__version__)"
     )
     finished = _run(program)
     assert finished.stdout.strip() == "0.87.0", finished.stderr
-    quiet = _run(
-        "from tff_algos import compat; import tensorflow_federated",
-        TF_CPP_MIN_LOG_LEVEL="3",
-    )
-    assert quiet.returncode == 0, quiet.stderr
     assert "All log messages before absl" in finished.stderr
-    assert "All log messages before absl" not in quiet.stderr
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [(None, True), ("0", False)])
+def test_tensorflow_is_quiet_unless_the_environment_says_otherwise(level, is_quiet):
+    environment = {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
+    finished = _run("import tff_algos; import tensorflow", **environment)
+    assert finished.returncode == 0, finished.stderr
+    assert (finished.stderr == "") is is_quiet, finished.stderr
+
+
+def test_a_failed_import_shows_what_was_held_back(tmp_path):
+    (tmp_path / "tensorflow.py").write_text(
+        "import os; os.write(2, b'from C++'); raise ImportError('broken')"
+    )
+    finished = _run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import tff_algos, tensorflow"
+    )
+    assert finished.returncode == 1
+    assert "from C++" in finished.stderr and "broken" in finished.stderr
+
+
+def test_the_loader_of_tensorflow_stays_what_it_is():
+    program = (
+        "import tff_algos, importlib.util as u; s = u.find_spec('tensorflow'); "
+        "print(type(s.loader).__name__, s.origin.endswith('__init__.py'))"
+    )
+    assert _run(program).stdout.split() == ["SourceFileLoader", "True"]
 
 
 @pytest.mark.skipif(

@@ -120,6 +120,9 @@ def test_a_signal_saves_says_so_and_exits_with_its_status(
     assert gone(children)
     done = rounds_written(tmp_path)
     assert 3 <= done < 8
+    assert "Personalized FedAvg on emnist_generated: 4 rounds of fedavg, 2 of " in err
+    assert f"stopping after round {done}" in err
+    assert "; press Ctrl-C again to stop now: the last saved round is 2." in err
     assert f"Stopped after round {done}, which is saved" in err
     assert (tmp_path / "checkpoints" / f"round_{done}").is_dir()
     finished = run_program(*COMMAND, f"--output_dir={tmp_path}")
@@ -128,8 +131,8 @@ def test_a_signal_saves_says_so_and_exits_with_its_status(
 
 
 @pytest.mark.parametrize("loaded", ["site-packages/numpy", "libtensorflow_framework"])
-def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded):
-    process = start("--list")
+def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded, tmp_path):
+    process = start(*COMMAND, f"--output_dir={tmp_path}")
     wait_for(
         lambda: any(
             loaded in file.path for file in psutil.Process(process.pid).memory_maps()

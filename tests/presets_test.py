@@ -7,7 +7,7 @@ import pytest
 from absl.testing import flagsaver
 
 import tasks
-from tff_algos.experiments import catalog, cli, launch, plugins
+from tff_algos.experiments import catalog, cli, launch
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PRESETS = _ROOT / "presets"
@@ -56,7 +56,7 @@ def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch
             cli.FLAGS.unparse_flags()
             cli.FLAGS(["main.py", f"--flagfile={row}"])
             recipe, entry = catalog.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
-            chosen = cli.settings_of_flags(launch.users_of(plugins.load()))
+            chosen = cli.settings_of_flags(cli.declared())
             _, _, settings = launch.resolve(recipe, entry, chosen)
             assert cli.FLAGS.data == "tff"
         _check_name(row, settings)

@@ -9,9 +9,8 @@ import shlex
 
 import pytest
 
-import tasks
 from tests.testing.command_line import SMALL, run_apart
-from tff_algos.experiments import catalog, report
+from tff_algos.experiments import plugins, report
 
 _README = pathlib.Path(__file__).parents[1] / "README.md"
 _PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]
@@ -19,7 +18,8 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 
 def _tables() -> str:
-    return report.markdown_tables(catalog.ALGORITHMS.values(), tasks.TASKS.values())
+    declared = plugins.declare(plugins.own())
+    return report.markdown_tables(declared.algorithms.values(), declared.tasks.values())
 
 
 def test_the_tables_are_the_catalogs():

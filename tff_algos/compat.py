@@ -2,14 +2,16 @@
 
 TensorFlow Federated (TFF) needs Keras 2, which is the package `tf-keras` since
 TensorFlow 2.16, and it imports `tensorflow_privacy`, whose estimators need the
-discontinued package `tensorflow_estimator`. Importing this module before
-TensorFlow fixes both; `tff_algos/__init__.py` imports it first.
+discontinued package `tensorflow_estimator`. `install`, which `import tff_algos` calls,
+fixes both. It imports neither TensorFlow nor TFF, but prepares their later imports:
+TensorFlow's C++ code does not log, and TFF's default context is the in-process one.
 """
 
 # Lets older Python versions reach the error message about their version.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -20,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 TFF_VERSION = "0.87.0"
@@ -62,6 +64,33 @@ class _UnusedPackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         module.__path__ = []
+
+
+class _PreparedImportFinder(importlib.abc.MetaPathFinder):
+    """Runs the imports of some packages inside a context manager."""
+
+    def __init__(
+        self, contexts: dict[str, Callable[[], contextlib.AbstractContextManager]]
+    ) -> None:
+        self._contexts = contexts
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in self._contexts:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            # Not another loader: tools that read resources or sources ask this one.
+            spec.loader.exec_module = functools.partial(
+                self._execute, self._contexts[fullname], spec.loader.exec_module
+            )
+        return spec
+
+    @staticmethod
+    def _execute(context, execute, module) -> None:
+        with context():
+            execute(module)
 
 
 def _check_python(version: tuple[int, int]) -> None:
@@ -123,14 +152,24 @@ def _native_stderr_held_back() -> Iterator[None]:
             os.dup2(stderr, 2)
 
 
-def _import_tensorflow() -> None:
-    """Imports TensorFlow without log output if TF_CPP_MIN_LOG_LEVEL is set.
+@contextlib.contextmanager
+def _importing_tensorflow() -> Iterator[None]:
+    """Imports without log output unless TF_CPP_MIN_LOG_LEVEL asks for it.
 
     TensorFlow 2.21 itself respects the variable only after the import.
     """
     quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") != "0"
     with _native_stderr_held_back() if quiet else contextlib.nullcontext():
-        importlib.import_module("tensorflow")
+        yield
+
+
+@contextlib.contextmanager
+def _importing_tff() -> Iterator[None]:
+    """Makes the in-process context the default once TFF has been imported."""
+    yield
+    tff = sys.modules["tensorflow_federated"]
+    module = importlib.import_module("tff_algos.execution.default_context")
+    tff.framework.set_default_context(module.DefaultContext())
 
 
 def _enable_onednn() -> None:
@@ -148,7 +187,10 @@ def install() -> None:
     """Prepares this process for `import tensorflow_federated`; idempotent.
 
     On Linux with an x86 processor, TensorFlow uses oneDNN unless the environment sets
-    `TF_ENABLE_ONEDNN_OPTS=0` or TensorFlow was imported before.
+    `TF_ENABLE_ONEDNN_OPTS=0` or TensorFlow was imported before. Its C++ code logs only if
+    the environment sets `TF_CPP_MIN_LOG_LEVEL`. When TFF is imported, the in-process
+    context becomes the default; a context that the program sets after that replaces it,
+    and if TFF was imported before, its context stays.
 
     Raises:
       UnsupportedEnvironmentError: If the version of Python or TFF is not supported, or
@@ -157,11 +199,13 @@ def install() -> None:
     _check_python(sys.version_info[:2])
     _check_tff(_installed_version("tensorflow-federated"))
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _enable_onednn()
     _check_keras()
     if not any(isinstance(finder, _UnusedPackageFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _UnusedPackageFinder())
-    _import_tensorflow()
-
-
-install()
+        prepared = {
+            "tensorflow": _importing_tensorflow,
+            "tensorflow_federated": _importing_tff,
+        }
+        sys.meta_path.insert(0, _PreparedImportFinder(prepared))

@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 
 import tasks
-from tests.testing.command_line import SMALL, run_apart, run_here
-from tff_algos.experiments import catalog, cli, launch, plugins
+from tests.testing.command_line import ROOT, SMALL, run_apart, run_here
+from tff_algos.experiments import catalog, cli, declarations
 from tff_algos.experiments.metrics_log import read_rows
 
 FASTEST_MODEL = {
@@ -318,7 +321,7 @@ REFUSED = {
 
 _INTEGER_FLAGS = {
     name: by_user
-    for name, by_user in launch.users_of(plugins.load()).items()
+    for name, by_user in declarations.load().users.items()
     if any(field.kind is int for field in by_user.values())
 }
 
@@ -379,6 +382,38 @@ def test_helpshort_names_every_flag_and_who_uses_it():
         words,
     )
     assert re.search(r"--client_learning_rate: [^[]*\[all but fedsgd\]", words)
+
+
+# Without TensorFlow, which takes seconds to import.
+ANSWERED_AT_ONCE = {
+    ("--list",): (0, "Algorithms (--algo)"),
+    ("--list", "--algo=uga"): (0, "UGA (Yao"),
+    ("--list", "--algo=uga", "--task=adult"): (0, "adult (UCI"),
+    ("--version",): (0, "tff-algos 0.1.0 (TensorFlow Federated 0.87.0, TensorFlow 2."),
+    ("--help",): (1, "--[no]adaptive_regularization"),
+    ("--algos=fedavg",): (2, "Unknown command line flag 'algos'"),
+    ("--algo=fedavgg", "--task=mnist"): (2, "did you mean fedavg"),
+    ("--algo=fedavg", "--task=mnist", "--model=x"): (2, "--model='x' is not valid"),
+    ("--algo=fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0 is not valid"),
+}
+
+
+@pytest.mark.parametrize("arguments", ANSWERED_AT_ONCE, ids=" ".join)
+def test_questions_and_typos_are_answered_without_tensorflow(arguments):
+    status, expected = ANSWERED_AT_ONCE[arguments]
+    start = time.process_time()
+    finished = subprocess.run(
+        [sys.executable, "-X", "importtime", str(ROOT / "main.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert time.process_time() - start < 1
+    assert finished.returncode == status
+    assert expected in finished.stdout + finished.stderr
+    imported = re.findall(r"\| +(\S+)$", finished.stderr, re.MULTILINE)
+    assert "absl.flags" in imported
+    assert not {"tensorflow", "tensorflow_federated", "matplotlib"} & set(imported)
 
 
 def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):

@@ -10,7 +10,7 @@ import tasks
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
-from tff_algos.experiments import catalog, launch, plugins
+from tff_algos.experiments import catalog, launch
 from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError
@@ -123,17 +123,6 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_pa
 def test_unknown_names_are_told_the_nearest():
     with pytest.raises(catalog.UnknownAlgorithmError, match="did you mean fedavg?"):
         experiments.run("fed_avg", "adult")
-
-
-def test_settings_have_their_users():
-    users = launch.users_of(plugins.load())
-    assert set(users["seed"]) == {"run"}
-    assert set(users["proximal_strength"]) == {
-        "--algo=fedprox",
-        "--algo=fedproxm",
-        "--algo=mgda_prox",
-    }
-    assert set(users["only_digits"]) == {"--task=emnist"}
 
 
 def test_settings_go_to_those_who_declare_them():

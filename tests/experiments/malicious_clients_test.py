@@ -239,3 +239,23 @@ def test_bad_flags_are_named(flags, named, expected):
     with pytest.raises(HyperparameterError) as error:
         build(**flags)
     assert str(error.value) == f"{named} is not valid: expected {expected}."
+
+
+@pytest.mark.parametrize(
+    ("attack", "client_ids", "expected"),
+    [
+        (
+            make("scale", 10.0, ("client 3", "client 1")),
+            IDS,
+            "attack scale:10 by 2 of 40 clients",
+        ),
+        (make("bias", 1000.0, ("phd",)), ["phd", "others"], "attack bias:1000 by phd"),
+        (
+            make("scale_update", -0.5, ("phd",), every_round=False),
+            ["phd", "others"],
+            "attack scale_update:-0.5 by phd, in rounds that sample them",
+        ),
+    ],
+)
+def test_an_attack_is_told_in_titles(attack, client_ids, expected):
+    assert attack.describe(client_ids) == expected

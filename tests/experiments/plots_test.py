@@ -1,11 +1,13 @@
-"""The picture of a partition."""
+"""The plots of a run: what they show, on which scales, and where words stand."""
 
 import attrs
 import numpy as np
 import pytest
+from matplotlib.backends import backend_agg
 
 from tests.testing import tiny_task
 from tff_algos.experiments import plots
+from tff_algos.experiments.evaluation import ClientResult
 
 LABELS = {
     "0": [2, 2, 2, 2, 2, 2, 2, 2],
@@ -95,3 +97,105 @@ def test_a_picture_is_written_where_labels_are_classes(tmp_path):
     (picture,) = (tmp_path / "one").iterdir()
     assert picture.name == "partition.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 2.0, 99.0], "linear"),
+        ([1.0, 1e11, np.nan, np.inf], "log"),
+        ([-1.0, 1e5], "linear"),
+        ([], "linear"),
+        ([np.nan], "linear"),
+    ],
+)
+def test_values_that_span_decades_are_on_a_logarithmic_axis(values, expected):
+    assert plots.scale_of(values) == expected
+
+
+def _row(number, loss, accuracy):
+    metrics = {"loss": loss, "accuracy": accuracy}
+    row = {"round": number, "stage": "fedavg"}
+    row |= {f"{kind}/{n}": v for kind in ("train", "eval") for n, v in metrics.items()}
+    names = ("mean", "std", "worst_decile", "best_decile")
+    return row | {f"eval/client_accuracy_{name}": accuracy for name in names}
+
+
+def _ticks(axis):
+    backend_agg.FigureCanvasAgg(axis.figure).draw()
+    low, high = axis.get_view_interval()
+    labels = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
+    return [label.get_text() for place, label in labels if low <= place <= high]
+
+
+def test_learning_curves_have_whole_rounds_and_per_cent(figures, tmp_path):
+    rows = [_row(1, 1e11, 0.1), _row(2, 2.0, 0.6)]
+    plots.draw_all(rows, [], "title", tmp_path)
+    loss, accuracy = figures["learning_curves.png"].axes
+    assert (loss.get_yscale(), accuracy.get_yscale()) == ("log", "linear")
+    assert _ticks(loss.xaxis) == ["1", "2"]
+    assert all(text.endswith("%") for text in _ticks(accuracy.yaxis))
+
+
+def _result(name, accuracy, train=30):
+    return ClientResult(
+        client_id=name,
+        num_train_examples=train,
+        num_test_examples=10,
+        accuracy=accuracy,
+        loss=tuple(1 - a for a in accuracy),
+    )
+
+
+TWO = [_result("phd", (0.5, 0.75)), _result("others", (0.6, 0.7))]
+MANY = [_result(str(number), (number / 40, 0.9)) for number in range(20)]
+
+
+def test_a_few_clients_have_names(figures, tmp_path):
+    plots.draw_all([_row(1, 1.0, 0.5)], TWO, "title", tmp_path)
+    (axis,) = figures["accuracy_distribution.png"].axes
+    assert _ticks(axis.xaxis) == ["phd", "others"]
+    assert sorted(bar.get_height() for bar in axis.patches) == [0.5, 0.6, 0.7, 0.75]
+    (axis,) = figures["personalization_by_epoch.png"].axes
+    assert [line.get_label() for line in axis.lines] == ["phd", "others"]
+    np.testing.assert_array_equal(axis.lines[1].get_ydata(), [0.6, 0.7])
+    (axis,) = figures["personalization_by_client.png"].axes
+    assert {text.get_text() for text in axis.texts} == {"phd", "others"}
+    (axis,) = figures["fairness.png"].axes
+    labels = [line.get_label() for line in axis.lines]
+    assert labels == ["mean over clients", "best client", "worst client"]
+
+
+def test_of_many_clients_the_distribution_is_shown(figures, tmp_path):
+    plots.draw_all([_row(1, 1.0, 0.5)], MANY, "title", tmp_path)
+    (axis,) = figures["accuracy_distribution.png"].axes
+    assert axis.get_ylabel() == "clients"
+    assert sum(bar.get_height() for bar in axis.patches) == 40
+    (axis,) = figures["personalization_by_epoch.png"].axes
+    (mean,) = axis.lines
+    np.testing.assert_allclose(mean.get_ydata(), [19 / 80, 0.9])
+    (axis,) = figures["personalization_by_client.png"].axes
+    assert not axis.texts
+    (axis,) = figures["fairness.png"].axes
+    assert axis.lines[1].get_label() == "best tenth"
+
+
+@pytest.mark.parametrize(
+    "name", ["learning_curves.png", "accuracy_distribution.png", "fairness.png"]
+)
+def test_legends_cover_nothing(figures, tmp_path, name):
+    plots.draw_all([_row(1, 1.0, 0.5)], MANY, "title", tmp_path)
+    figure = figures[name]
+    backend_agg.FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    for axis in figure.axes:
+        assert axis.get_legend() is None
+        assert not box.overlaps(axis.get_tightbbox())
+
+
+def test_clients_of_a_small_partition_have_names(figures, tmp_path):
+    task = _task({"phd": [0, 1], "a_client_of_a_long_name": [1]})
+    plots.draw_all([], [], "title", tmp_path, task=task)
+    (axis,) = figures["partition.png"].axes
+    assert _ticks(axis.xaxis) == ["phd", "a_client_of…"]

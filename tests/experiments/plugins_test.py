@@ -187,3 +187,11 @@ def test_without_modules_there_is_what_this_package_has():
     found = plugins.load()
     assert found.algorithms == catalog.ALGORITHMS
     assert found.tasks == tasks.TASKS
+
+
+def test_what_a_module_offers_is_declared(module):
+    name = module("own_module", RECIPES=[RECIPE], TASKS=[ENTRY])
+    found = plugins.declare(plugins.load([name]))
+    assert found.algorithms["own_fedavg"].title == RECIPE.title
+    assert found.tasks["own_mnist"].fields["model"].default == "cnn"
+    assert found.run["seed"].help == "Decides initial weights, cohorts and orders"

@@ -1,11 +1,19 @@
 """What a run shows while it trains, on a terminal and without one."""
 
+import fcntl
 import io
 import math
+import os
+import pty
+import re
+import struct
+import termios
+import time
 
 import numpy as np
 import pytest
 
+from tff_algos.experiments import progress as progress_module
 from tff_algos.experiments.progress import Progress
 
 
@@ -15,8 +23,8 @@ def test_progress_without_a_terminal_is_one_line_per_step():
         progress.advance("fedavg", {"train/loss": np.float32(1.25), "other": 3})
         progress.advance("fedavg", {"eval/accuracy": 0.5}, steps=2)
     first, second = stream.getvalue().splitlines()
-    assert first.startswith("fedavg: round 5/10  loss 1.2500  ")
-    assert second.startswith("fedavg: round 7/10  held-out accuracy 0.5000  ")
+    assert first.startswith("fedavg: round 5/10  loss 1.25  ")
+    assert second.startswith("fedavg: round 7/10  held-out accuracy 50.00 %  ")
     assert "rounds/s" in first and "ETA 0:0" in first
 
 
@@ -35,7 +43,7 @@ def test_progress_says_why_there_is_no_loss(excluded, note):
     }
     with Progress(3, stream=stream) as progress:
         progress.advance("fedavg", row)
-    expected = f"fedavg: round 1/3  {note}  held-out accuracy 0.5000  "
+    expected = f"fedavg: round 1/3  {note}  held-out accuracy 50.00 %  "
     assert stream.getvalue().startswith(expected)
 
 
@@ -46,14 +54,76 @@ def test_a_loss_that_overflowed_is_shown():
     assert "loss nan" in stream.getvalue()
 
 
-def test_progress_on_a_terminal_is_a_bar():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+ROW = {"train/loss": 1.38719, "train/accuracy": 0.658, "eval/accuracy": 0.4403}
+
+
+def test_progress_on_a_terminal_is_a_bar():
     stream = Terminal()
     with Progress(3, stream=stream) as progress:
         for _ in range(3):
             progress.advance("fedavg", {"train/loss": 0.5})
-    assert "fedavg: 100%" in stream.getvalue()
-    assert "loss=0.5000" in stream.getvalue()
+    assert "fedavg 3/3 |" in stream.getvalue()
+    assert "loss 0.5" in stream.getvalue()
+
+
+@pytest.fixture
+def terminal():
+    """Both ends of a terminal of 80 columns: what a program writes to, and the screen."""
+    screen, program = pty.openpty()
+    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(program, "w") as stream:
+        yield stream, screen
+    os.close(screen)
+
+
+def test_a_bar_of_80_columns_has_room_for_everything(terminal):
+    stream, screen = terminal
+    with Progress(30, stream=stream) as progress:
+        progress.advance("fedmeta_uga", ROW)
+        progress.advance("fedmeta_uga", {"train/loss": 1.25, "train/accuracy": 0.7})
+    stream.flush()
+    written = os.read(screen, 100_000).decode()
+    last = written.rstrip("\r\n").split("\r")[-1].rstrip()
+    assert 70 <= len(last) <= 80, last
+    assert last.startswith("fedmeta_uga 2/30 |")
+    # The latest evaluation stays, and the bar is one.
+    assert re.search(r"loss 1.25, train 70.0%, held-out 44.0% ETA \d", last), last
+    assert last.count("|") == 2 and len(last.split("|")[1]) >= 8, last
+
+
+def test_a_long_step_gives_signs_of_life(monkeypatch):
+    monkeypatch.setattr(progress_module, "_FIRST_SIGN", 0.3)
+    stream = io.StringIO()
+    with Progress(2, stream=stream):
+        time.sleep(1.3)
+    lines = stream.getvalue().splitlines()
+    assert [line.split(" for ")[0] for line in lines] == [
+        "round 1/2 has been running"
+    ] * len(lines)
+    # At 0.3 and 0.6 seconds, and perhaps at 1.2.
+    assert 2 <= len(lines) <= 3
+
+
+def test_what_remains_follows_from_the_steps(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    progress = Progress(10, done=4, stream=io.StringIO())
+    assert progress.remaining_seconds is None and progress.remaining_in_step is None
+    for seconds in (20.0, 10.0):
+        now[0] += seconds
+        progress.advance("fedavg", {})
+    assert progress.remaining_seconds == 4 * 15.0
+    now[0] += 4.0
+    assert progress.remaining_in_step == 6.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.4, "0:00"), (75, "1:15"), (4000, "1:06:40")]
+)
+def test_durations_are_clocks(seconds, expected):
+    assert progress_module.clock(seconds) == expected

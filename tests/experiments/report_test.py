@@ -1,8 +1,11 @@
 """What is printed: aligned tables, of a run, of what there is, of a pair's flags."""
 
-import tasks
-from tff_algos.experiments import catalog, report
-from tff_algos.experiments.run_spec import RunOptions
+import pytest
+
+from tff_algos.experiments import declarations, report
+
+DECLARED = declarations.load()
+FEDAVG, EMNIST = DECLARED.algorithms["fedavg"], DECLARED.tasks["emnist"]
 
 SUMMARY = {
     "rounds": 20,
@@ -59,24 +62,63 @@ def test_the_table_of_a_run_has_its_numbers():
 
 
 def test_the_catalog_has_a_line_for_each():
-    text = report.catalog([catalog.get("fedavg")], [tasks.get("mnist")])
-    assert f"  fedavg  {catalog.get('fedavg').summary}\n" in text
-    assert f"  mnist  {tasks.get('mnist').summary}\n" in text
+    text = report.catalog([FEDAVG], [EMNIST])
+    assert f"  fedavg  {FEDAVG.summary}\n" in text
+    assert f"  emnist  {EMNIST.summary}\n" in text
+
+
+def _values(text):
+    """The flags that a list shows, with their values."""
+    flags = [line.split()[0] for line in text.splitlines() if line.startswith("  --")]
+    return dict(flag.removeprefix("--").split("=", 1) for flag in flags)
 
 
 def test_a_pairs_flags_have_the_pairs_defaults():
-    text = report.settings(catalog.get("fedavg"), tasks.get("emnist"), RunOptions)
-    assert text.startswith("FedAvg (") and " on emnist: flags and defaults\n" in text
-    lines = {line.split()[0] for line in text.splitlines()[1:]}
-    assert {"--client_learning_rate=0.02", "--seed=0", "--model=cnn"} <= lines
+    text = report.settings(
+        DECLARED, "fedavg", "emnist", [("data", "auto", "Where from."), ("x", True, "")]
+    )
+    assert "\nFedAvg (McMahan" in text and "\nemnist (EMNIST" in text
+    found = _values(text)
+    expected = {
+        "client_learning_rate": "0.02",
+        "clients_per_round": "5",
+        "seed": "0",
+        "model": "cnn",
+        "only_digits": "false",
+        "attack": "",
+        "data": "auto",
+        "x": "true",
+    }
+    assert {name: found[name] for name in expected} == expected
+    # Every flag that the pair can take.
+    users = {"run", "--algo=fedavg", "--task=emnist"}
+    usable = {name for name, by_user in DECLARED.users.items() if users & set(by_user)}
+    assert found.keys() == usable | {"data", "x"}
+
+
+@pytest.mark.parametrize(
+    ("algo", "task", "present", "absent"),
+    [
+        ("uga", None, {"server_learning_rate": "0.1", "seed": "0"}, "model"),
+        (None, "adult", {"model": "linear", "seed": "0"}, "server_learning_rate"),
+    ],
+)
+def test_an_algorithm_or_a_task_may_be_listed_alone(algo, task, present, absent):
+    found = _values(report.settings(DECLARED, algo, task))
+    assert present.items() <= found.items()
+    assert absent not in found
+
+
+def test_a_task_alone_tells_what_it_gives_to_algorithms():
+    text = report.settings(DECLARED, None, "emnist")
+    assert "Defaults that it gives to algorithms: --client_batch_size=20, " in text
 
 
 def test_tables_of_the_readme_have_a_row_for_each():
-    recipe, entry = catalog.get("fedavg"), tasks.get("emnist")
-    lines = report.markdown_tables([recipe], [entry]).splitlines()
+    lines = report.markdown_tables([FEDAVG], [EMNIST]).splitlines()
     assert lines[2] == (
-        f"| `fedavg` | {recipe.title} | {recipe.summary} | {recipe.paper} |"
+        f"| `fedavg` | {FEDAVG.title} | {FEDAVG.summary} | {FEDAVG.paper} |"
     )
     assert lines[-1] == (
-        f"| `emnist` | {entry.summary} | cnn, cnn_dropout, 2nn, cnn_dense_dropout |"
+        f"| `emnist` | {EMNIST.summary} | cnn, cnn_dropout, 2nn, cnn_dense_dropout |"
     )

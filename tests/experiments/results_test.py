@@ -11,7 +11,8 @@ import tff_algos
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import report, results, run_spec, runner
+from tff_algos.experiments import malicious_clients, report, results, run_spec, runner
+from tff_algos.experiments.evaluation import ClientResult
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.stage import Stage
 
@@ -33,6 +34,36 @@ def test_rounds_of_no_time_have_no_speed():
         TASK, rows, [], rejections, wall_seconds=1.0, peak_memory={}
     )
     assert summary["rounds_per_second"] is None
+
+
+def test_a_summary_names_the_attack():
+    rejections = results.Rejections.of_rows([], num_rounds=1, num_participations=2)
+    attack = malicious_clients.Attack("scale", 10.0, frozenset({"4", "1"}))
+    summaries = [
+        results.summarize(
+            TASK, [], [], rejections, wall_seconds=1.0, peak_memory={}, attack=each
+        )
+        for each in (attack, None)
+    ]
+    expected = {"kind": "scale", "value": 10.0, "clients": ["1", "4"]}
+    assert summaries[0]["attack"] == expected | {"every_round": True}
+    assert summaries[1]["attack"] is None
+
+
+def test_clients_have_a_row_for_each_epoch(tmp_path):
+    client = ClientResult(
+        client_id="a",
+        num_train_examples=7,
+        num_test_examples=3,
+        accuracy=(0.25, 0.5),
+        loss=(2.0, 1.0),
+    )
+    results.write_clients(tmp_path / "per_client.csv", [client])
+    assert (tmp_path / "per_client.csv").read_text().splitlines() == [
+        "client_id,num_train_examples,num_test_examples,epoch,accuracy,loss",
+        "a,7,3,0,0.25,2.0",
+        "a,7,3,1,0.5,1.0",
+    ]
 
 
 def describe(*rows, dropout=0.0, attacked=False):

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 from concurrent import futures
 
 import pytest
@@ -38,3 +41,43 @@ def test_outside_of_the_main_thread_nothing_changes():
 
     with futures.ThreadPoolExecutor(1) as thread:
         assert thread.submit(handler_within).result() is before
+
+
+def test_the_notice_comes_while_python_does_nothing():
+    """A computation of seconds in TensorFlow runs no Python in the main thread."""
+    program = """
+import ctypes, os, signal, threading
+from tff_algos.experiments.stopping import StopOnSignal
+with StopOnSignal(lambda: "soon", may_exit=True) as stop:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    # Busy without the interpreter's lock, and nobody to run handlers.
+    libc = ctypes.CDLL(None)
+    while True:
+        libc.sleep(60)
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert finished.returncode == 128 + signal.SIGTERM
+    assert finished.stderr.split("\n") == ["", "soon", "", "stopped now", ""]
+
+
+def test_the_notice_is_printed_once(capsys):
+    printed = threading.Event()
+    notices = []
+
+    def notice():
+        notices.append("soon")
+        printed.set()
+        return "soon"
+
+    with StopOnSignal(notice):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert printed.wait(10)
+    assert notices == ["soon"]
+    assert capsys.readouterr().err == "\nsoon\n"

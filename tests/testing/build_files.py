@@ -43,12 +43,14 @@ _DATA = {
     "requirements.txt": (),
     _TEST_MAIN: (),
     "tests/durations.tsv": (),
+    "tff_algos/experiments/declarations.json": (),
 }
 
 # Python files that others run although they neither import them nor name their paths.
 _RUN_BY = {
     "benchmarks/runtimes.py": ("benchmarks/engines/run_*.py",),
     "tests/notebooks_test.py": ("tasks/__init__.py",),
+    "tff_algos/compat.py": ("tff_algos/execution/default_context.py",),
 }
 
 _HEADER = """\

@@ -222,6 +222,8 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
       TypeError: If the current context is not an `InProcessContext`.
     """
     context = tff.framework.get_context_stack().current
+    # The default context creates an in-process one, from which it must be asked.
+    context = getattr(context, "created", lambda: context)()
     if not isinstance(context, InProcessContext):
         raise TypeError(
             f"Expected the in-process context, found {type(context).__name__}: call "

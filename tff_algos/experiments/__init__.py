@@ -7,17 +7,11 @@
 The command line (`experiments.cli`) is one caller of it.
 """
 
-from tff_algos.experiments.launch import run
-from tff_algos.experiments.recipe import EVERY_TASK, Recipe
-from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
-from tff_algos.experiments.stage import Stage
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EVERY_TASK",
-    "Recipe",
-    "RunOptions",
-    "RunResult",
-    "RunSpec",
-    "Stage",
-    "run",
-]
+from tff_algos import lazy
+
+if TYPE_CHECKING:
+    from tff_algos.experiments.public import *
+
+__getattr__, __dir__ = lazy.attributes(__name__, "public")

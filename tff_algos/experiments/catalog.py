@@ -10,7 +10,8 @@ import tff_algos
 from tff_algos import messages
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import stages
-from tff_algos.experiments.recipe import EVERY_TASK, Recipe, Settings, of
+from tff_algos.experiments.declarations import Settings
+from tff_algos.experiments.recipe import EVERY_TASK, Recipe, of
 from tff_algos.experiments.settings import Cohort, check_momentum, one_epoch
 from tff_algos.hyperparameters import HyperparameterError
 

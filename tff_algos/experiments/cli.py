@@ -9,6 +9,10 @@ if signal n stopped the run, which goes on when it is started again.
 """
 
 import collections
+import functools
+import importlib.metadata
+import os
+import platform
 import re
 import signal
 import sys
@@ -17,37 +21,44 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-import tasks
-from tasks.task import TaskError
-from tff_algos import execution, messages
-from tff_algos.experiments import catalog, plugins, report, runner
+import tff_algos
+from tff_algos import messages
+from tff_algos.experiments import declarations, report
+from tff_algos.experiments.declarations import RUN, Declarations
 from tff_algos.experiments.errors import RunError
-from tff_algos.experiments.help_texts import described
-from tff_algos.experiments.launch import (
-    RUN,
-    Launch,
-    Users,
-    build_spec,
-    set_context,
-    users_of,
-)
-from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.hyperparameters import HyperparameterError
 
 FLAGS = flags.FLAGS
 # Flags are the calling program's: `--helpshort` shows those of the main module.
 flags.disclaim_key_flags()
 
+ENTRY_POINTS = "tff_algos"
 # Longer than any name of a file may be.
 _MAX_WORD = 300
-_USER_ERRORS = (
-    execution.NativeRuntimeError,
-    execution.UnknownDeviceError,
-    HyperparameterError,
-    RunError,
-    TaskError,
-    catalog.UnknownAlgorithmError,
+# Flags that belong to no setting, in the order in which they are listed.
+_LAUNCH_FLAGS = (
+    "data",
+    "cache_dir",
+    "output_dir",
+    "resume",
+    "runtime",
+    "runtime_devices",
+    "module",
 )
+
+
+@functools.cache
+def declared(modules: tuple[str, ...] = ()) -> Declarations:
+    """Returns what can be set; without modules of other packages, at once.
+
+    Raises:
+      ModuleError: If a module cannot be used.
+    """
+    if not modules and not importlib.metadata.entry_points(group=ENTRY_POINTS):
+        return declarations.load()
+    from tff_algos.experiments import plugins  # Takes seconds, as what it imports may.
+
+    return plugins.declare(plugins.load(modules))
 
 
 def _define_launch_flags() -> None:
@@ -59,9 +70,10 @@ def _define_launch_flags() -> None:
     flags.DEFINE_bool(
         "list",
         False,
-        "List algorithms and tasks, or with --algo and --task that pair's flags and "
+        "List algorithms and tasks, or with --algo, --task or both their flags and "
         "defaults, and exit.",
     )
+    flags.DEFINE_bool("version", False, "Print versions and exit.")
     flags.DEFINE_enum(
         "data",
         "auto",
@@ -89,17 +101,15 @@ def _define_launch_flags() -> None:
     )
 
 
-def _define_settings_flags(choices: plugins.Choices, users: Users) -> None:
+def _define_settings_flags(what: Declarations) -> None:
     """Defines one flag per setting; unset, the chosen pair's default holds."""
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    helps = described(RunOptions)
-    for entry in choices.tasks.values():
-        helps = {**described(entry.options), **helps}
-    for name, by_user in sorted(users.items()):
-        field = collections.Counter(by_user.values()).most_common(1)[0][0]
-        text = (field if field.help else helps[name]).describe()
+    for name, by_user in sorted(what.users.items()):
+        variants = collections.Counter(by_user.values()).most_common()
+        field = next((f for f, _ in variants if f.help), variants[0][0])
+        text = field.describe()
         if RUN not in by_user:
-            text += f" [{_brief_users(tuple(by_user), tuple(choices.algorithms))}]"
+            text += f" [{_brief_users(tuple(by_user), tuple(what.algorithms))}]"
         if field.kind is bool:
             flags.DEFINE_bool(name, None, text)
         else:
@@ -126,9 +136,9 @@ def define_flags(modules: Sequence[str] = ()) -> None:
     """
     if "algo" in FLAGS:
         return
-    choices = plugins.load(modules)
+    what = declared(tuple(modules))
     _define_launch_flags()
-    _define_settings_flags(choices, users_of(choices))
+    _define_settings_flags(what)
 
 
 def _values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
@@ -142,7 +152,7 @@ def _values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
 def _define_flags_of(arguments: Sequence[str]) -> None:
     try:
         define_flags(list(_values_of("module", arguments)))
-    except plugins.ModuleError as error:
+    except RunError as error:
         _exit_with(str(error))
 
 
@@ -177,8 +187,56 @@ def _exit_with(error: str) -> NoReturn:
     sys.exit(2)
 
 
-def _launch() -> Launch:
-    return Launch(
+def settings_of_flags(what: Declarations) -> Mapping[str, Any]:
+    """Returns the settings whose flags were set."""
+    values = {name: FLAGS[name].value for name in what.users}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _versions() -> str:
+    packages = {
+        "TensorFlow Federated": "tensorflow-federated",
+        "TensorFlow": "tensorflow",
+    }
+    found = [f"{n} {importlib.metadata.version(p)}" for n, p in packages.items()]
+    python = f"Python {platform.python_version()}"
+    return f"tff-algos {tff_algos.__version__} ({', '.join([*found, python])})"
+
+
+def _listed(what: Declarations) -> str:
+    if FLAGS.algo is None and FLAGS.task is None:
+        return report.catalog(what.algorithms.values(), what.tasks.values())
+    launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in _LAUNCH_FLAGS]
+    return report.settings(what, FLAGS.algo, FLAGS.task, launch)
+
+
+def _answer() -> int:
+    """Does what the flags ask for and returns the exit status."""
+    if FLAGS.version:
+        print(_versions())
+        return 0
+    what = declared(tuple(FLAGS.module))
+    if FLAGS.list:
+        print(_listed(what))
+        return 0
+    for name in ("algo", "task"):
+        if FLAGS[name].value is None:
+            raise RunError(f"--{name} is missing: --list shows what there is.")
+    settings = settings_of_flags(what)
+    # What data can tell, before TensorFlow is imported.
+    declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
+    return _run(settings)
+
+
+def _run(settings: Mapping[str, Any]) -> int:
+    # TensorFlow takes seconds to import.
+    from tff_algos.experiments import console
+    from tff_algos.experiments.launch import Launch
+
+    if signal.getsignal(signal.SIGINT) is _quit:
+        # Until here there was nothing to clean up.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    launch = Launch(
         data=FLAGS.data,
         cache_dir=FLAGS.cache_dir,
         output_dir=FLAGS.output_dir,
@@ -187,61 +245,12 @@ def _launch() -> Launch:
         runtime_devices=FLAGS.runtime_devices,
         command=sys.argv,
     )
-
-
-def settings_of_flags(users: Users) -> Mapping[str, Any]:
-    """Returns the settings whose flags were set."""
-    values = {name: FLAGS[name].value for name in users}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _no_training_notice(spec: RunSpec) -> str:
-    """Says what is done where nothing is trained, which may take minutes."""
-    num_epochs = spec.options.personalization_epochs
-    personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
-    return (
-        "--total_rounds=0: no training; the initial model is evaluated"
-        f"{personalized} on the evaluation clients ({len(spec.eval_client_ids())})."
-    )
-
-
-def _run() -> int:
-    """Runs what the flags ask for and returns the exit status."""
-    choices = plugins.load(FLAGS.module)
-    if FLAGS.list and FLAGS.algo is None:
-        print(report.catalog(choices.algorithms.values(), choices.tasks.values()))
-        return 0
-    for name in ("algo", "task"):
-        if FLAGS[name].value is None:
-            raise RunError(f"--{name} is missing: --list shows what there is.")
-    recipe = catalog.get(FLAGS.algo, choices.algorithms)
-    entry = tasks.get(FLAGS.task, choices.tasks)
-    if FLAGS.list:
-        print(report.settings(recipe, entry, RunOptions))
-        return 0
-    launch = _launch()
-    set_context(launch)
-    spec = build_spec(recipe, entry, settings_of_flags(users_of(choices)), launch)
-    print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
-    if spec.total_rounds == 0:
-        print(_no_training_notice(spec), file=sys.stderr, flush=True)
-    return _report(spec, runner.run(spec))
-
-
-def _report(spec: RunSpec, result: RunResult) -> int:
-    """Prints what a run came to and returns the exit status."""
-    if result.stopped_by is not None:
-        print(
-            f"Stopped after round {result.rounds_done}, which is saved; the same "
-            f"command with --output_dir={spec.output_dir} goes on.",
-            file=sys.stderr,
-        )
-        return 128 + result.stopped_by
-    print(report.results_table(spec.title, result.summary))
-    print(f"Results: {spec.output_dir}")
-    if result.warning is not None:
-        print(f"warning: {result.warning}", file=sys.stderr, flush=True)
-    return 1 if result.learned_nothing else 0
+    try:
+        if not FLAGS.module:
+            console.check_declarations()
+        return console.run(FLAGS.algo, FLAGS.task, settings, launch, FLAGS.module)
+    except console.USER_ERRORS as error:
+        raise RunError(str(error)) from error
 
 
 def run_flags(argv: list[str]) -> NoReturn:
@@ -252,20 +261,25 @@ def run_flags(argv: list[str]) -> NoReturn:
     if not FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
     try:
-        sys.exit(_run())
+        sys.exit(_answer())
     except KeyboardInterrupt:
         sys.exit(130)
-    except _USER_ERRORS as error:
+    except (RunError, HyperparameterError) as error:
         if logging.get_verbosity() >= logging.DEBUG:
             raise
         prefix = "--" if isinstance(error, HyperparameterError) else ""
         _exit_with(f"{prefix}{error}")
 
 
+def _quit(number: int, frame: Any) -> NoReturn:
+    """Ends the process while there is nothing to clean up."""
+    del frame
+    os._exit(128 + number)
+
+
 def main() -> NoReturn:
     """The program's entry point."""
-    # Until here a signal that interrupted the imports ended the program at once.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _quit)
     # Here, not in app.run: flags belong to the module that calls.
     _define_flags_of(sys.argv)
     try:

@@ -6,7 +6,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import attrs
@@ -15,16 +15,14 @@ import tasks
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
 from tff_algos.experiments import catalog, malicious_clients, plugins, runner
-from tff_algos.experiments.recipe import Recipe, Settings
+from tff_algos.experiments.declarations import RUN, Settings, by_user
+from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
-from tff_algos.hyperparameters import Hyperparameter, HyperparameterError, declared
+from tff_algos.hyperparameters import HyperparameterError, declared
 from tff_algos.optimizers import build_optimizer
 
-RUN = "run"
 _SOURCE = pathlib.Path(__file__).parents[2]
-
-Users = Mapping[str, Mapping[str, Hyperparameter]]
 
 
 @attrs.frozen(kw_only=True)
@@ -113,49 +111,6 @@ def run(
     return runner.run(spec)
 
 
-def users_of(choices: plugins.Choices) -> Users:
-    """Returns who declares which setting: name -> user -> declaration."""
-    users: dict[str, dict[str, Hyperparameter]] = {}
-    declarations = {RUN: declared(RunOptions)}
-    declarations |= {
-        f"--algo={name}": recipe.hyperparameters()
-        for name, recipe in choices.algorithms.items()
-    }
-    declarations |= {
-        f"--task={name}": declared(entry.options)
-        for name, entry in choices.tasks.items()
-    }
-    for user, fields in declarations.items():
-        for name, field in fields.items():
-            users.setdefault(name, {})[user] = field
-    return users
-
-
-def _by_user(
-    settings: Settings, declarations: Mapping[str, Mapping[str, Hyperparameter]]
-) -> dict[str, dict[str, Any]]:
-    """Returns the settings of each user.
-
-    Raises:
-      HyperparameterError: If none of the users has a setting.
-    """
-    found: dict[str, dict[str, Any]] = {user: {} for user in declarations}
-    for name, value in settings.items():
-        takers = [user for user, fields in declarations.items() if name in fields]
-        if not takers:
-            raise HyperparameterError(name, value, _nobody(name, tuple(declarations)))
-        for user in takers:
-            found[user][name] = declarations[user][name].parse(value)
-    return found
-
-
-def _nobody(name: str, users: Sequence[str]) -> str:
-    """Says that none of a run's users has a setting, and who has it."""
-    owners = users_of(plugins.load()).get(name, {})
-    belongs = f"it belongs to {', '.join(owners)}" if owners else "nobody does"
-    return f"nothing, {' '.join(users[1:])} does not use it; {belongs}"
-
-
 def resolve(
     recipe: Recipe, task: TaskEntry | Task, settings: Settings
 ) -> tuple[RunOptions, Any, Settings]:
@@ -171,7 +126,7 @@ def resolve(
     """
     is_loaded = isinstance(task, Task)
     algo_user, task_user = f"--algo={recipe.name}", f"--task={task.name}"
-    chosen = _by_user(
+    chosen = by_user(
         settings,
         {
             RUN: declared(RunOptions),
@@ -230,8 +185,11 @@ def build_spec(
     hyperparameters |= {k: fields[k].format(v) for k, v in resolved.items()}
     # How often a run is saved changes none of its numbers.
     cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
+    title = f"{recipe.title} on {task.dataset_name}"
+    if attack is not None:
+        title += f", {attack.describe(task.train_client_ids)}"
     return RunSpec(
-        title=f"{recipe.title} on {task.dataset_name}",
+        title=title,
         stages=stages,
         task=task,
         output_dir=launch.output_dir or _new_output_dir(recipe, task),

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.task import Task
-from tff_algos import clients
+from tff_algos import clients, messages
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -17,6 +17,8 @@ _ARGUMENTS = {
     "scale": "loss_scale",
     "scale_update": "update_scale",
 }
+# Of so many clients, the malicious ones are named.
+_MAX_NAMED = 10
 _KINDS = (
     "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
     "scale_update:VALUE (times the update, after honest training)"
@@ -38,6 +40,15 @@ class Attack:
     value: float
     client_ids: frozenset[str]
     every_round: bool = True
+
+    def describe(self, client_ids: Sequence[str]) -> str:
+        """Returns what is done by how many of the clients, or by whom of a few."""
+        names = sorted(self.client_ids)
+        who = f"{len(names)} of {len(client_ids)} clients"
+        if len(client_ids) <= _MAX_NAMED:
+            who = ", ".join(map(messages.shortened, names))
+        now_and_then = "" if self.every_round else ", in rounds that sample them"
+        return f"attack {self.kind}:{self.value:g} by {who}{now_and_then}"
 
     def task(self, task: Task) -> Task:
         """Returns the task with the model for attacked batches."""

@@ -5,7 +5,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.axes
 import matplotlib.figure
+import matplotlib.ticker
 import numpy as np
 
 from tasks.task import Task
@@ -15,8 +17,18 @@ from tff_algos.experiments.metrics_log import ROUND
 _SIZE = (6.4, 4.0)  # inches
 _INITIAL, _PERSONALIZED = "tab:blue", "tab:orange"
 _MAX_CLIENTS_SHOWN = 100
+# So many clients have names in plots; of more, distributions are shown.
+_MAX_CLIENTS_NAMED = 10
+_MAX_NAME = 12  # characters
+# Values that span as much are shown on a logarithmic axis.
+_DECADES = 100.0
 _PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
 _DOT_WIDTHS = (6.0, 24.0)  # points, of the largest dot: least and most
+
+
+def _figure(width: float, height: float) -> matplotlib.figure.Figure:
+    # Constrained, so that legends outside of the axes cover nothing.
+    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
@@ -26,6 +38,36 @@ def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
     points = [(row[ROUND], row[name]) for row in rows if name in row]
     return [x for x, _ in points], [y for _, y in points]
+
+
+def _show_rounds(axis: matplotlib.axes.Axes) -> None:
+    axis.set_xlabel("round")
+    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, nbins=8))
+    axis.grid(alpha=0.3)
+
+
+def _show_per_cent(axis: matplotlib.axes.Axes, which: str = "y") -> None:
+    for name in which:
+        ticks = getattr(axis, f"{name}axis")
+        ticks.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+
+
+def scale_of(values: Sequence[float]) -> str:
+    """Returns "log" for positive values that span decades, otherwise "linear"."""
+    finite = np.asarray(values, np.float64)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite) or finite.min() <= 0:
+        return "linear"
+    return "log" if finite.max() >= _DECADES * finite.min() else "linear"
+
+
+def _names(results: Sequence[ClientResult]) -> list[str]:
+    return [shortened(result.client_id) for result in results]
+
+
+def shortened(name: str) -> str:
+    """Returns a client's name, short enough to stand below an axis."""
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def plot_learning_curves(
@@ -39,41 +81,61 @@ def learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str
 ) -> matplotlib.figure.Figure:
     """Returns a plot of training and held-out loss and accuracy, with stages marked."""
-    figure = matplotlib.figure.Figure(figsize=(2 * _SIZE[0], _SIZE[1]))
+    figure = _figure(2 * _SIZE[0], _SIZE[1])
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
+        shown: list[float] = []
         for kind, label in (
             ("train", "training clients, as they train"),
             ("eval", "held-out examples, server's model"),
         ):
             rounds, values = _series(rows, f"{kind}/{metric}")
+            shown += values
             # An isolated point needs a marker to be visible.
             alone = len(rounds) == 1 or not np.all(np.isfinite(values))
             marker = "o" if kind == "eval" or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
-        axis.set_xlabel("round")
+        _show_rounds(axis)
         axis.set_ylabel(metric)
-        axis.grid(alpha=0.3)
-        for before, after in itertools.pairwise(rows):
-            if before.get("stage") != after.get("stage"):
-                axis.axvline(before[ROUND] + 0.5, color="gray", linestyle="--")
-                axis.annotate(
-                    f" {after['stage']}",
-                    (before[ROUND] + 0.5, 0.02),
-                    xycoords=("data", "axes fraction"),
-                    color="gray",
-                )
-    axes[1].legend()
+        if metric == "accuracy":
+            _show_per_cent(axis)
+        else:
+            axis.set_yscale(scale_of(shown))
+        _mark_stages(axis, rows)
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(title)
     return figure
 
 
+def _mark_stages(axis: matplotlib.axes.Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    for before, after in itertools.pairwise(rows):
+        if before.get("stage") != after.get("stage"):
+            axis.axvline(before[ROUND] + 0.5, color="gray", linestyle="--")
+            axis.annotate(
+                f" {after['stage']}",
+                (before[ROUND] + 0.5, 0.02),
+                xycoords=("data", "axes fraction"),
+                color="gray",
+            )
+
+
 def plot_fairness(
-    rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    path: pathlib.Path,
+    num_clients: int | None = None,
 ) -> None:
-    """Plots the accuracy's distribution over clients and the share that improves."""
+    """Plots the accuracy's distribution over clients and the share that improves.
+
+    Args:
+      rows: The rows of `metrics.csv`.
+      title: The title.
+      path: The output file.
+      num_clients: How many clients the distribution is over, if known.
+    """
     tracked = any("improved_clients" in row for row in rows)
-    figure = matplotlib.figure.Figure(figsize=((1 + tracked) * _SIZE[0], _SIZE[1]))
+    figure = _figure((1 + tracked) * _SIZE[0], _SIZE[1])
     axes = figure.subplots(1, 1 + tracked, squeeze=False)[0]
     series = {
         name: np.array(_series(rows, f"eval/client_accuracy_{name}"))
@@ -81,20 +143,25 @@ def plot_fairness(
     }
     rounds, mean = series["mean"]
     marker = "o" if len(rounds) == 1 else None
-    spread = series["std"][1]
-    axes[0].fill_between(
-        rounds, mean - spread, mean + spread, alpha=0.2, color=_INITIAL
-    )
-    axes[0].plot(
-        rounds, mean, marker=marker, color=_INITIAL, label="mean, one deviation around"
-    )
-    for name, label, style in (
-        ("best_decile", "best tenth", "--"),
-        ("worst_decile", "worst tenth", ":"),
+    few = num_clients is not None and num_clients < _MAX_CLIENTS_NAMED
+    if not few:
+        spread = series["std"][1]
+        axes[0].fill_between(
+            rounds,
+            np.clip(mean - spread, 0, 1),
+            np.clip(mean + spread, 0, 1),
+            alpha=0.2,
+            color=_INITIAL,
+        )
+    label = "mean over clients" if few else "mean, one deviation around"
+    axes[0].plot(rounds, mean, marker=marker, color=_INITIAL, label=label)
+    for name, end, style in (
+        ("best_decile", "best", "--"),
+        ("worst_decile", "worst", ":"),
     ):
+        label = f"{end} {'client' if few else 'tenth'}"
         axes[0].plot(*series[name], style, marker=marker, color=_INITIAL, label=label)
     axes[0].set_ylabel("accuracy on the client's test examples")
-    axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     if tracked:
         improved_rounds, improved = _series(rows, "improved_clients")
         marker = "o" if len(improved_rounds) == 1 else None
@@ -102,9 +169,11 @@ def plot_fairness(
         axes[1].set_ylabel("share of the round's clients no worse off")
     for axis in axes:
         axis.set_ylim(-0.02, 1.02)
-        axis.set_xlabel("round")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(alpha=0.3)
+        _show_rounds(axis)
+        _show_per_cent(axis)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
     figure.suptitle(title)
     _save(figure, path)
 
@@ -113,7 +182,7 @@ def plot_personalization_by_client(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
     """Plots each client's personalized accuracy against its initial accuracy."""
-    figure = matplotlib.figure.Figure(figsize=(4.8, 4.8))
+    figure = _figure(5.2, 5.2)
     axis = figure.subplots()
     initial = np.array([result.accuracy[0] for result in results])
     final = np.array([result.accuracy[-1] for result in results])
@@ -121,11 +190,15 @@ def plot_personalization_by_client(
     axis.scatter(initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED)
     low = max(0.0, min(initial.min(), final.min()) - 0.05)
     axis.plot([low, 1], [low, 1], color="gray", linestyle="--", linewidth=1)
+    if len(results) <= _MAX_CLIENTS_NAMED:
+        for name, x, y in zip(_names(results), initial, final, strict=True):
+            axis.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points")
     better = np.mean(final > initial)
     axis.set_xlabel("initial accuracy")
     axis.set_ylabel("personalized accuracy")
-    axis.set_title(f"{title}\n{100 * better:.0f}% of clients gain (area: examples)")
+    axis.set_title(f"{title}\n{100 * better:.0f} % of clients gain (area: examples)")
     axis.set_aspect("equal")
+    _show_per_cent(axis, "xy")
     axis.grid(alpha=0.3)
     _save(figure, path)
 
@@ -137,47 +210,72 @@ def _most(results: Sequence[ClientResult]) -> int:
 def plot_personalization_by_epoch(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Plots the clients' mean accuracy by personalization epoch, with its spread."""
+    """Plots accuracy by personalization epoch: of each client, or mean and spread."""
     accuracy = np.array([result.accuracy for result in results])
     epochs = np.arange(accuracy.shape[1])
-    mean = accuracy.mean(axis=0)
-    low, high = np.percentile(accuracy, [10, 90], axis=0)
-    figure = matplotlib.figure.Figure(figsize=_SIZE)
+    figure = _figure(*_SIZE)
     axis = figure.subplots()
-    axis.fill_between(
-        epochs,
-        low,
-        high,
-        alpha=0.2,
-        color=_PERSONALIZED,
-        label="10th to 90th percentile",
-    )
-    axis.plot(epochs, mean, marker="o", color=_PERSONALIZED, label="mean over clients")
+    if len(results) < _MAX_CLIENTS_NAMED:
+        for name, values in zip(_names(results), accuracy, strict=True):
+            axis.plot(epochs, values, marker="o", markersize=3, label=name)
+    else:
+        low, high = np.percentile(accuracy, [10, 90], axis=0)
+        axis.fill_between(
+            epochs,
+            low,
+            high,
+            alpha=0.2,
+            color=_PERSONALIZED,
+            label="10th to 90th percentile",
+        )
+        axis.plot(
+            epochs,
+            accuracy.mean(axis=0),
+            marker="o",
+            color=_PERSONALIZED,
+            label="mean over clients",
+        )
     axis.set_xlabel("personalization epoch")
     axis.set_ylabel("accuracy on the client's test examples")
     axis.set_title(title)
     axis.xaxis.get_major_locator().set_params(integer=True)
+    _show_per_cent(axis)
     axis.grid(alpha=0.3)
-    axis.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=4)
     _save(figure, path)
 
 
 def plot_accuracy_distribution(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Plots the accuracy's distribution over clients, before and after."""
-    figure = matplotlib.figure.Figure(figsize=_SIZE)
+    """Plots the clients' accuracy, before and after: of each, or as a histogram."""
+    figure = _figure(*_SIZE)
     axis = figure.subplots()
-    bins = np.linspace(0, 1, 21)
-    initial = [result.accuracy[0] for result in results]
-    axis.hist(initial, bins, alpha=0.6, color=_INITIAL, label="initial")
+    kinds = [("initial", _INITIAL, [result.accuracy[0] for result in results])]
     if len(results[0].accuracy) > 1:
         final = [result.accuracy[-1] for result in results]
-        axis.hist(final, bins, alpha=0.6, color=_PERSONALIZED, label="personalized")
-    axis.set_xlabel("accuracy on the client's test examples")
-    axis.set_ylabel("clients")
+        kinds.append(("personalized", _PERSONALIZED, final))
+    if len(results) <= _MAX_CLIENTS_NAMED:
+        width = 0.8 / len(kinds)
+        places = np.arange(len(results))
+        for number, (label, color, values) in enumerate(kinds):
+            shift = (number - (len(kinds) - 1) / 2) * width
+            axis.bar(places + shift, values, width, color=color, label=label)
+        axis.set_xticks(places, _names(results), rotation=30 * (len(results) > 5))
+        axis.set_ylabel("accuracy on the client's test examples")
+        axis.set_ylim(0, 1)
+        _show_per_cent(axis)
+    else:
+        for label, color, values in kinds:
+            axis.hist(
+                values, np.linspace(0, 1, 21), alpha=0.6, color=color, label=label
+            )
+        axis.set_xlabel("accuracy on the client's test examples")
+        axis.set_ylabel("clients")
+        axis.yaxis.get_major_locator().set_params(integer=True)
+        _show_per_cent(axis, "x")
     axis.set_title(title)
-    axis.legend(loc="upper left")
+    figure.legend(loc="outside lower center", ncols=2)
     _save(figure, path)
 
 
@@ -209,6 +307,7 @@ def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
     """
     counts = label_counts(task)
     num_clients, num_classes = counts.shape
+    # Not constrained: the dots' size follows from that of the axes.
     figure = matplotlib.figure.Figure(
         figsize=(
             np.clip(0.1 * num_clients, *_PARTITION_SIDES),
@@ -239,7 +338,10 @@ def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
     axis.set_xlabel(f"training client{which}")
     axis.set_ylabel("class")
     for ticks in (axis.xaxis, axis.yaxis):
-        ticks.get_major_locator().set_params(integer=True)
+        ticks.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    if num_clients <= _MAX_CLIENTS_NAMED:
+        names = [shortened(name) for name in task.train_client_ids]
+        axis.set_xticks(range(num_clients), names, rotation=30 * (num_clients > 5))
     axis.set_title(f"{title}\narea: training examples, {most} at most")
     _save(figure, path)
 
@@ -261,13 +363,13 @@ def draw_all(
       task: The task, whose partition is plotted if it has classes; None for no plot.
     """
     directory.mkdir(exist_ok=True)
+    tested = [result for result in results if result.num_test_examples]
     if task is not None and task.train_labels is not None:
         plot_partition(task, title, directory / "partition.png")
     if rows:
         plot_learning_curves(rows, title, directory / "learning_curves.png")
     if any("eval/client_accuracy_mean" in row for row in rows):
-        plot_fairness(rows, title, directory / "fairness.png")
-    tested = [result for result in results if result.num_test_examples]
+        plot_fairness(rows, title, directory / "fairness.png", len(tested) or None)
     if not tested:
         return
     plot_accuracy_distribution(tested, title, directory / "accuracy_distribution.png")

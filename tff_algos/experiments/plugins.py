@@ -14,9 +14,11 @@ import attrs
 
 import tasks
 from tasks.task import TaskEntry
-from tff_algos.experiments import catalog
+from tff_algos.experiments import catalog, declarations
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.recipe import Recipe
+from tff_algos.experiments.run_spec import RunOptions
 
 ENTRY_POINTS = "tff_algos"
 
@@ -36,6 +38,11 @@ class Choices:
 
     algorithms: Mapping[str, Recipe]
     tasks: Mapping[str, TaskEntry]
+
+
+def own() -> Choices:
+    """Returns this package's algorithms and tasks."""
+    return Choices(catalog.ALGORITHMS, tasks.TASKS)
 
 
 def load(modules: Sequence[str] = ()) -> Choices:
@@ -84,3 +91,30 @@ def _add(known: dict, offered: Iterable, kind: type, module: str) -> None:
         if each.name in known:
             raise ModuleError(f"--module={module} offers {each.name}, which is taken.")
         known[each.name] = each
+
+
+def declare(choices: Choices) -> declarations.Declarations:
+    """Returns what the algorithms and tasks declare."""
+    return declarations.Declarations(
+        run=described(RunOptions),
+        algorithms={
+            name: declarations.Algorithm(
+                name=name,
+                title=recipe.title,
+                summary=recipe.summary,
+                paper=recipe.paper,
+                fields=recipe.hyperparameters(),
+                settings=recipe.settings,
+            )
+            for name, recipe in choices.algorithms.items()
+        },
+        tasks={
+            name: declarations.Task(
+                name=name,
+                summary=entry.summary,
+                fields=described(entry.options),
+                settings=entry.settings,
+            )
+            for name, entry in choices.tasks.items()
+        },
+    )

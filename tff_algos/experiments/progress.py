@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -14,10 +15,22 @@ _SHOWN = {
     "train/accuracy": "accuracy",
     "eval/accuracy": "held-out accuracy",
 }
+# Shorter words, so that all of them and a bar fit 80 columns.
+_SHOWN_IN_BAR = {
+    "train/loss": "loss",
+    "train/accuracy": "train",
+    "eval/accuracy": "held-out",
+}
+_BAR = "{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} ETA {remaining}"
+# Seconds into a step after which a log gets a sign of life; later ones double.
+_FIRST_SIGN = 30.0
 
 
 class Progress:
     """A bar on a terminal or in a notebook, else a line per step; a context manager.
+
+    During a step of many seconds, the bar's times go on, and a log gets lines that say
+    so, at increasing intervals.
 
     Args:
       total: The total number of steps.
@@ -36,15 +49,26 @@ class Progress:
         self._stream = stream or sys.stderr
         self._total, self._done, self._first = total, done, done
         self._unit = unit
-        self._start = time.monotonic()
+        self._start = self._step_start = time.monotonic()
+        self._step_seconds: float | None = None
+        self._latest: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._signs = threading.Thread(target=self._show_signs_of_life, daemon=True)
         self._bar = None
         # In a notebook tqdm draws a bar of its own.
         if self._stream.isatty() or "ipykernel" in sys.modules:
             self._bar = tqdm.auto.tqdm(
-                total=total, initial=done, unit=unit, file=self._stream
+                total=total,
+                initial=done,
+                unit=unit,
+                file=self._stream,
+                bar_format=_BAR,
+                dynamic_ncols=True,
             )
 
     def __enter__(self) -> Self:
+        self._signs.start()
         return self
 
     def __exit__(
@@ -53,38 +77,96 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._ended.set()
+        self._signs.join()
         if self._bar is not None:
             self._bar.close()
 
+    @property
+    def remaining_seconds(self) -> float | None:
+        """About how long the remaining steps take; None before the first has ended."""
+        if self._done == self._first:
+            return None
+        elapsed = self._step_start - self._start
+        return (self._total - self._done) * elapsed / (self._done - self._first)
+
+    @property
+    def remaining_in_step(self) -> float | None:
+        """About how long the current step still takes; None before the first ended."""
+        if self._step_seconds is None:
+            return None
+        return max(0.0, self._step_seconds - (time.monotonic() - self._step_start))
+
+    def note(self, line: str) -> None:
+        """Prints a line above the bar."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.write(line, file=self._stream)
+            else:
+                print(line, file=self._stream, flush=True)
+
     def advance(self, title: str, metrics: Mapping[str, Any], steps: int = 1) -> None:
         """Shows that `steps` more steps are done, with the most important metrics."""
+        now = time.monotonic()
+        self._step_seconds = now - self._step_start
         self._done += steps
-        shown = {
-            label: f"{float(metrics[name]):.4f}"
-            for name, label in _SHOWN.items()
-            if name in metrics and not _is_empty_mean(name, metrics)
-        }
+        self._step_start = now
         note = ""
         if _is_empty_mean("train/loss", metrics):
             excluded = metrics.get("num_non_finite_clients", 0) > 0
             note = "no loss: "
             note += "every update was excluded" if excluded else "no client reported"
         if self._bar is not None:
-            self._bar.set_description(title)
-            self._bar.set_postfix({"note": note, **shown} if note else shown)
-            self._bar.update(steps)
+            # Held-out metrics are not of every round: the latest ones stay.
+            self._latest |= _shown(_SHOWN_IN_BAR, metrics, "{:.1f}%")
+            words = [f"{label} {value}" for label, value in self._latest.items()]
+            with self._lock:
+                self._bar.set_description_str(title, refresh=False)
+                self._bar.set_postfix_str(
+                    ", ".join([*filter(None, [note]), *words]), refresh=False
+                )
+                self._bar.update(steps)
+                self._bar.refresh()
             return
-        elapsed = time.monotonic() - self._start
-        rate = (self._done - self._first) / max(elapsed, 1e-9)
-        remaining = (self._total - self._done) / rate
+        rate = (self._done - self._first) / max(now - self._start, 1e-9)
+        shown = _shown(_SHOWN, metrics, "{:.2f} %")
         words = [
             f"{title}: {self._unit} {self._done}/{self._total}",
             *filter(None, [note]),
             *(f"{label} {value}" for label, value in shown.items()),
             f"{rate:.3g} {self._unit}s/s",
-            f"ETA {_clock(remaining)}",
+            f"ETA {clock((self._total - self._done) / rate)}",
         ]
-        print("  ".join(words), file=self._stream, flush=True)
+        self.note("  ".join(words))
+
+    def _show_signs_of_life(self) -> None:
+        if self._bar is not None:
+            while not self._ended.wait(1.0):
+                with self._lock:
+                    self._bar.refresh()
+            return
+        step, sign = self._done, _FIRST_SIGN
+        while not self._ended.wait(0.2):
+            if step != self._done:
+                step, sign = self._done, _FIRST_SIGN
+            elapsed = time.monotonic() - self._step_start
+            if elapsed >= sign and self._done < self._total:
+                name = f"{self._unit} {self._done + 1}/{self._total}"
+                self.note(f"{name} has been running for {clock(elapsed)}")
+                sign *= 2
+
+
+def _shown(
+    labels: Mapping[str, str], metrics: Mapping[str, Any], per_cent: str
+) -> dict[str, str]:
+    """Returns what to show of a step's metrics: losses, and accuracies in per cent."""
+    found = {}
+    for name, label in labels.items():
+        if name in metrics and not _is_empty_mean(name, metrics):
+            value = float(metrics[name])
+            is_share = name.endswith("accuracy")
+            found[label] = per_cent.format(100 * value) if is_share else f"{value:.4g}"
+    return found
 
 
 def _is_empty_mean(name: str, metrics: Mapping[str, Any]) -> bool:
@@ -95,7 +177,8 @@ def _is_empty_mean(name: str, metrics: Mapping[str, Any]) -> bool:
     )
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Returns a duration as minutes and seconds, with hours where there are any."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (

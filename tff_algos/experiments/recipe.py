@@ -15,6 +15,8 @@ import tensorflow_federated as tff
 
 from tasks.task import Task
 from tff_algos.clients.batching import BatchSpec
+from tff_algos.experiments import declarations
+from tff_algos.experiments.declarations import EVERY_TASK, Settings
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.settings import (
     ClientOptimizer,
@@ -25,18 +27,8 @@ from tff_algos.experiments.settings import (
     local_batches,
 )
 from tff_algos.experiments.stage import Stage
-from tff_algos.hyperparameters import (
-    REQUIRED,
-    Hyperparameter,
-    HyperparameterError,
-    declared,
-)
+from tff_algos.hyperparameters import Hyperparameter, declared
 from tff_algos.models import BlockModel, ModelOrFn
-
-EVERY_TASK = "*"
-
-# A run's hyperparameters by name.
-Settings = Mapping[str, Any]
 
 # Which record's flags decide an argument of a builder.
 _RECORDS_BY_ARGUMENT: Mapping[str, type] = {
@@ -184,27 +176,15 @@ class Recipe:
           HyperparameterError: If a value is invalid, or `chosen` holds two
             hyperparameters of which one replaces the other.
         """
-        fields = self.hyperparameters()
-        values = {name: field.default for name, field in fields.items()}
-        values |= {k: v for k, v in task_settings.items() if k in fields}
-        values |= self.settings.get(EVERY_TASK, {}) | self.settings.get(task_name, {})
-        for name in chosen:
-            replaced = fields[name].replaces
-            if replaced in chosen:
-                raise HyperparameterError(
-                    name, chosen[name], f"to be set without {replaced}, it replaces it"
-                )
-        # A user's choice also wins over defaults of what would replace it.
-        values |= {
-            name: None
-            for name, field in fields.items()
-            if field.replaces in chosen and field.is_optional
-        }
-        values |= chosen
-        missing = [name for name, value in values.items() if value is REQUIRED]
-        if missing:
-            raise HyperparameterError(missing[0], None, "a value: it has no default")
-        settings = {name: fields[name].checked(value) for name, value in values.items()}
+        settings = declarations.resolve(
+            self.hyperparameters(),
+            (
+                task_settings,
+                self.settings.get(EVERY_TASK, {}),
+                self.settings.get(task_name, {}),
+            ),
+            chosen,
+        )
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
             of(each, settings)  # Checks fields against each other.
         self.check(settings)

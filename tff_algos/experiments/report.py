@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tasks.task import TaskEntry
-from tff_algos.experiments.help_texts import described
-from tff_algos.experiments.recipe import Recipe
-from tff_algos.hyperparameters import declared
+from tff_algos.experiments.declarations import (
+    Algorithm,
+    Declarations,
+    Fields,
+    Task,
+    resolve_pair,
+)
+from tff_algos.hyperparameters import REQUIRED, Hyperparameter
 
 
 def _percent(value: float) -> str:
@@ -85,47 +89,79 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     return f"\n{title}\n{text_table(rows)}"
 
 
-def catalog(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
+def catalog(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:
     """Returns the lists of algorithms and tasks."""
     algorithm_rows = [(a.name, a.summary) for a in algorithms]
     task_rows = [(t.name, t.summary) for t in tasks]
     return (
         f"Algorithms (--algo)\n{text_table(algorithm_rows)}\n\n"
         f"Tasks (--task)\n{text_table(task_rows)}\n\n"
-        "--list --algo=... --task=... shows a pair's flags and defaults; --helpshort "
-        "all flags\nand, in brackets, which of these use them."
+        "--list --algo=..., --list --task=... or both show their flags and defaults;\n"
+        "--helpshort all flags and, in brackets, which of these use them."
     )
 
 
-def settings(recipe: Recipe, task: TaskEntry, options: type) -> str:
-    """Returns the flags of an algorithm and a task, with the pair's defaults.
+def settings(
+    declarations: Declarations,
+    algo: str | None,
+    task: str | None,
+    launch: Sequence[tuple[str, Any, str]] = (),
+) -> str:
+    """Returns the flags of an algorithm, a task or a pair, with their defaults.
 
     Args:
-      recipe: The algorithm.
-      task: The task.
-      options: The record of the options common to all runs.
+      declarations: What there is.
+      algo: The `--algo` name; None for the task alone.
+      task: The `--task` name; None for the algorithm alone.
+      launch: Name, default and help of the flags that belong to no setting.
     """
-    resolved = recipe.resolve(task.name, task.settings, {})
-    rows = [
-        (f"--{name}={_shown(field.format(resolved[name]))}", field.describe())
-        for name, field in recipe.hyperparameters().items()
+    sections: list[tuple[str, Fields]] = []
+    if algo is not None:
+        algorithm = declarations.algorithm(algo)
+        sections.append((f"{algorithm.title} ({algorithm.paper})", algorithm.fields))
+    if task is not None:
+        entry = declarations.task(task)
+        sections.append((f"{entry.name} ({entry.summary})", entry.fields))
+    sections.append(("every run", declarations.run))
+    defaults = {n: f.default for _, fields in sections for n, f in fields.items()}
+    if algo is not None and task is not None:
+        defaults = resolve_pair(declarations, algo, task, {})
+    elif algo is not None:
+        every = algorithm.settings.get("*", {})
+        defaults |= {name: every[name] for name in every if name in defaults}
+    tables = [
+        (title, [_flag_row(field, defaults[name]) for name, field in fields.items()])
+        for title, fields in sections
     ]
-    rows += [
-        (f"--{name}={_shown(field.default)}", field.describe())
-        for each in (task.options, options)
-        for name, field in described(each).items()
-    ]
-    return (
-        f"{recipe.title} ({recipe.paper}) on {task.name}: flags and defaults\n"
-        f"{text_table(rows)}"
+    launch_rows = [(f"--{name}={_shown(value)}", text) for name, value, text in launch]
+    width = max(
+        len(flag) for _, rows in (*tables, ("", launch_rows)) for flag, _ in rows
     )
+    tables[-1] = (tables[-1][0], tables[-1][1] + launch_rows)
+    blocks = [
+        "\n".join([title, *(f"  {flag:{width}}  {text}" for flag, text in rows)])
+        for title, rows in tables
+    ]
+    note = ""
+    if task is None:
+        note = "\n\nA task may replace defaults: add --task=... to see them."
+    elif algo is None:
+        own = ", ".join(f"--{name}={value}" for name, value in entry.settings.items())
+        note = f"\n\nDefaults that it gives to algorithms: {own or 'none'}."
+    return "Flags and defaults\n\n" + "\n\n".join(blocks) + note
+
+
+def _flag_row(field: Hyperparameter, value: Any) -> tuple[str, str]:
+    return f"--{field.name}={_shown(field.format(value))}", field.describe()
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or value is REQUIRED else str(value)
 
 
-def markdown_tables(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) -> str:
+def markdown_tables(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:
     """Returns the README's tables of algorithms and tasks."""
     lines = ["| `--algo` | algorithm | what it does | source |", "|---|---|---|---|"]
     lines += [
@@ -133,6 +169,6 @@ def markdown_tables(algorithms: Iterable[Recipe], tasks: Iterable[TaskEntry]) ->
     ]
     lines += ["", "| `--task` | what it is | `--model` |", "|---|---|---|"]
     for task in tasks:
-        models = declared(task.options)["model"].choices
+        models = task.fields["model"].choices
         lines.append(f"| `{task.name}` | {task.summary} | {', '.join(models)} |")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import attrs
 from tasks.task import Task
 from tff_algos.experiments import files
 from tff_algos.experiments.evaluation import ClientResult, personalization_summary
+from tff_algos.experiments.malicious_clients import Attack
 from tff_algos.experiments.metrics_log import ROUND, SECONDS, rounds_to_target
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -115,21 +116,28 @@ class Rejections:
 
 
 def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
-    """Writes one row per evaluated client, atomically."""
-    num_epochs = len(results[0].accuracy) if results else 0
-    curves = [
-        f"{name}_after_{epoch}_epochs"
-        for name in ("accuracy", "loss")
-        for epoch in range(num_epochs)
-    ]
+    """Writes a row for each evaluated client and personalization epoch, atomically."""
     with files.replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(
-            ["client_id", "num_train_examples", "num_test_examples", *curves]
+            [
+                "client_id",
+                "num_train_examples",
+                "num_test_examples",
+                "epoch",
+                "accuracy",
+                "loss",
+            ]
         )
         for result in results:
-            sizes = (result.num_train_examples, result.num_test_examples)
-            writer.writerow([result.client_id, *sizes, *result.accuracy, *result.loss])
+            who = (
+                result.client_id,
+                result.num_train_examples,
+                result.num_test_examples,
+            )
+            curves = zip(result.accuracy, result.loss, strict=True)
+            for epoch, (accuracy, loss) in enumerate(curves):
+                writer.writerow([*who, epoch, accuracy, loss])
 
 
 def summarize(
@@ -140,6 +148,7 @@ def summarize(
     *,
     wall_seconds: float,
     peak_memory: Mapping[str, int],
+    attack: Attack | None = None,
 ) -> dict[str, Any]:
     """Returns the content of `summary.json`.
 
@@ -150,11 +159,13 @@ def summarize(
       rejections: The rejections of the same rows.
       wall_seconds: The duration of this program; less than the run's if it was resumed.
       peak_memory: Bytes, by owner.
+      attack: What malicious clients did, or None.
     """
     train_seconds = sum(row[SECONDS] for row in rows)
     last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, SECONDS)}
     return {
         "dataset": task.dataset_name,
+        "attack": _describe(attack),
         "rounds": rejections.num_rounds,
         "final_metrics": last,
         "personalization": personalization_summary(results),
@@ -181,3 +192,12 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """Returns a metric's mean over the rounds that have it; None if none has."""
     values = [row[name] for row in rows if name in row]
     return sum(values) / len(values) if values else None
+
+
+def _describe(attack: Attack | None) -> dict[str, Any] | None:
+    return attack and {
+        "kind": attack.kind,
+        "value": attack.value,
+        "clients": sorted(attack.client_ids),
+        "every_round": attack.every_round,
+    }

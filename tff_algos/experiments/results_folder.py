@@ -9,8 +9,10 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+import tensorflow as tf
+
 from tff_algos.clients import client_memory
-from tff_algos.experiments import files
+from tff_algos.experiments import files, model_files
 from tff_algos.experiments.checkpoints import CONFIG_FILE
 from tff_algos.experiments.errors import FolderInUseError, OutputError
 
@@ -23,7 +25,7 @@ _FILES = (
     client_memory.FILE_NAME,
     LOCK_FILE,
 )
-_FOLDERS = ("checkpoints", "plots", "tensorboard")
+_FOLDERS = ("checkpoints", model_files.FOLDER, "plots", "tensorboard")
 # The errors of flock on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
@@ -46,7 +48,28 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
         for name in _FILES:
             for leftover in files.partial_writes(directory / name):
                 files.remove(leftover)
+        for leftover in (directory / model_files.FOLDER).glob(".*"):
+            files.remove(leftover)
         yield
+
+
+@contextlib.contextmanager
+def naming_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Converts write failures to a one-line error that names the folder."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        if isinstance(error, tf.errors.OpError):
+            # Keep the first line, without the op's "{{node ...}}".
+            reason = error.message.partition("\n")[0].rpartition("}} ")[2]
+        else:
+            reason = error.strerror or str(error)
+            if error.filename is not None:
+                reason = f"{error.filename}: {reason}"
+        raise OutputError(
+            f"--output_dir={directory} cannot be written: {reason}. Everything saved "
+            "before is intact; fix the problem and run again to resume."
+        ) from error
 
 
 def _check_entries(directory: pathlib.Path) -> None:

@@ -5,7 +5,6 @@ Independent of the algorithm: it drives any `tff.learning` process, ours or TFF'
 
 import contextlib
 import functools
-import pathlib
 import resource
 import sys
 import time
@@ -13,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.clients import client_memory
@@ -22,11 +20,13 @@ from tff_algos.experiments import (
     cohorts,
     evaluation,
     files,
+    model_files,
+    outlook,
     plots,
     results,
     results_folder,
 )
-from tff_algos.experiments.errors import OutputError, ResumeError
+from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import (
     ROUND,
     SECONDS,
@@ -39,25 +39,6 @@ from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunResult, RunSpec
 from tff_algos.experiments.stage import Stage
 from tff_algos.experiments.stopping import StopOnSignal
-
-
-@contextlib.contextmanager
-def _naming_output_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Converts write failures to a one-line error that names the folder."""
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        if isinstance(error, tf.errors.OpError):
-            # Keep the first line, without the op's "{{node ...}}".
-            reason = error.message.partition("\n")[0].rpartition("}} ")[2]
-        else:
-            reason = error.strerror or str(error)
-            if error.filename is not None:
-                reason = f"{error.filename}: {reason}"
-        raise OutputError(
-            f"--output_dir={directory} cannot be written: {reason}. Everything saved "
-            "before is intact; fix the problem and run again to resume."
-        ) from error
 
 
 @contextlib.contextmanager
@@ -85,7 +66,7 @@ class _Training:
     def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
         self._spec = spec
         self._stop = stop
-        with _naming_output_errors(spec.output_dir):
+        with results_folder.naming_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
             self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
         self._memory = None
@@ -95,6 +76,7 @@ class _Training:
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
         self._improvement = evaluation.build_improvement_fn(spec.task)
+        self._progress: Progress | None = None
 
     def close(self) -> None:
         """Stops background work."""
@@ -177,7 +159,7 @@ class _Training:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of `metrics.csv`."""
-        with _naming_output_errors(self._spec.output_dir):
+        with results_folder.naming_errors(self._spec.output_dir):
             return self._log.rows()
 
     def _make_memory(self, stage_index: int) -> None:
@@ -185,7 +167,7 @@ class _Training:
         spec, process = self._spec, self._spec.stages[stage_index].process
         self._memory = None
         if "memory" in spec.stages[stage_index].client_data_fields:
-            with _naming_output_errors(spec.output_dir):
+            with results_folder.naming_errors(spec.output_dir):
                 self._memory = client_memory.ClientMemory.of_process(
                     process, len(spec.task.train_client_ids), spec.output_dir
                 )
@@ -214,6 +196,13 @@ class _Training:
         if self.rounds_done > self._saved:
             memory = None if self._memory is None else self._memory.save()
             self._checkpoints.save(self.rounds_done, self._state, memory)
+            model_files.write_round(
+                self._spec.output_dir,
+                self.rounds_done,
+                self._spec.task.model,
+                self.weights,
+                kept=self._checkpoints.rounds(),
+            )
             self._saved = self.rounds_done
 
     def _enter_stage(self, index: int) -> None:
@@ -238,7 +227,7 @@ class _Training:
             datasets = self._with_memory(datasets, round_num)
         output = stage.process.next(self._state, datasets)
         if self._memory is not None:
-            with _naming_output_errors(spec.output_dir):
+            with results_folder.naming_errors(spec.output_dir):
                 self._memory.update(output.metrics["client_work"]["memory"])
         seconds = time.monotonic() - start
         self._state = output.state
@@ -274,7 +263,10 @@ class _Training:
         evaluate = None
         if spec.options.rounds_per_eval:
             evaluate = evaluation.build_evaluate_fn(spec.task, spec.eval_client_ids())
+        print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done) as progress:
+            self._progress = progress
+            first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 try:
                     row = self._round(self.rounds_done + 1)
@@ -287,12 +279,22 @@ class _Training:
                     row |= without_empty_means(
                         flatten_metrics(evaluate(self.weights), "eval/")
                     )
-                with _naming_output_errors(spec.output_dir):
+                with results_folder.naming_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     if self._is_due(spec.options.rounds_per_checkpoint):
                         self.save()
                 self._worker_memory = max(self._worker_memory, _child_memory())
                 progress.advance(row["stage"], row)
+                if self.rounds_done == first:
+                    outlook.warn_of_long_runs(spec, progress)
+
+    def stop_notice(self) -> str:
+        """Says what a signal to stop does and what is saved."""
+        progress = self._progress
+        in_step = None if progress is None else progress.remaining_in_step
+        return outlook.stop_notice(
+            self.rounds_done, self._spec.total_rounds, self._saved, in_step
+        )
 
 
 def _child_memory() -> int:
@@ -327,12 +329,17 @@ def _personalize(
     return clients
 
 
-def run(spec: RunSpec) -> RunResult:
+def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
     """Runs `spec` to its end, or until SIGINT or SIGTERM asks it to stop.
 
     After a signal, the current round finishes, a checkpoint is saved, and the function
-    returns; a second signal raises KeyboardInterrupt. Run again with the same spec, it
-    resumes and reaches the same results as an uninterrupted run.
+    returns; a second signal does not wait. Run again with the same spec, it resumes and
+    reaches the same results as an uninterrupted run.
+
+    Args:
+      spec: What to run.
+      may_exit: Whether a second signal ends the process at once; otherwise it raises
+        KeyboardInterrupt after the computation that is running.
 
     Raises:
       ResumeError: If `output_dir` holds another run, a broken one, or one that must not
@@ -348,14 +355,21 @@ def run(spec: RunSpec) -> RunResult:
                 spec.task.train_client_ids, stage.clients_per_round
             )
     with contextlib.ExitStack() as stack:
-        with _naming_output_errors(spec.output_dir):
+        with results_folder.naming_errors(spec.output_dir):
             stack.enter_context(results_folder.opened(spec.output_dir))
             _write_config(spec)
-        stop = stack.enter_context(StopOnSignal())
+        started: list[_Training] = []
+        stop = stack.enter_context(
+            StopOnSignal(
+                lambda: started[0].stop_notice() if started else outlook.NOT_STARTED,
+                may_exit=may_exit,
+            )
+        )
         training = _Training(spec, stop)
+        started.append(training)
         with contextlib.closing(training):
             training.run()
-        with _naming_output_errors(spec.output_dir):
+        with results_folder.naming_errors(spec.output_dir):
             training.save()
         clients = None
         if stop.received is None:
@@ -368,7 +382,7 @@ def run(spec: RunSpec) -> RunResult:
                 stopped_by=stop.received,
                 rounds_done=training.rounds_done,
             )
-        with _naming_output_errors(spec.output_dir):
+        with results_folder.naming_errors(spec.output_dir):
             return _write_results(spec, training, clients, start)
 
 
@@ -405,9 +419,11 @@ def _write_results(
             rejections,
             wall_seconds=time.monotonic() - start,
             peak_memory=training.peak_memory,
+            attack=spec.attack,
         )
     )
     results.write_clients(directory / "per_client.csv", clients)
+    model_files.write_final(directory, spec.task.model, training.weights)
     plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
     files.write_json(directory / "summary.json", summary)
     return RunResult(

@@ -1,29 +1,62 @@
 """Stopping between rounds on SIGINT and SIGTERM."""
 
+import os
 import signal
+import socket
+import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
 
 class StopOnSignal:
-    """Records a stop signal instead of ending the process; a second one raises.
+    """Records a stop signal instead of ending the process; a second one does not wait.
 
     As a context manager it handles SIGINT and SIGTERM. It does so in the main thread
     only, because Python does not allow signal handlers in others.
+
+    Python runs handlers between two steps of its own, hence not before a computation of
+    many seconds in TensorFlow has ended. So a thread reads the numbers of signals from a
+    socket, which Python writes at once, and tells the user what happens.
 
     Attributes:
       received: The signal that asked to stop, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, notice: Callable[[], str] | None = None, *, may_exit: bool = False
+    ) -> None:
+        """Initializes the handling.
+
+        Args:
+          notice: Returns what to print when a signal asks to stop; called in a thread.
+          may_exit: Whether a second signal ends the process, even if it computes;
+            otherwise it raises KeyboardInterrupt once the computation has ended.
+        """
         self.received: signal.Signals | None = None
+        self._notice = notice
+        self._may_exit = may_exit
         self._previous: dict[signal.Signals, object] = {}
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._previous_fd = -1
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in _NUMBERS:
+            self._previous[number] = signal.signal(number, self._handle)
+        self._sockets = reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        self._previous_fd = signal.set_wakeup_fd(
+            writer.fileno(), warn_on_full_buffer=False
+        )
+        self._watcher = threading.Thread(
+            target=self._watch, args=(reader,), name="tff_algos-signals", daemon=True
+        )
+        self._watcher.start()
         return self
 
     def __exit__(
@@ -35,9 +68,35 @@ class StopOnSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        if self._sockets is not None:
+            signal.set_wakeup_fd(self._previous_fd)
+            reader, writer = self._sockets
+            writer.close()  # Ends the watcher.
+            self._watcher.join()
+            reader.close()
+            self._sockets = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+
+    def _watch(self, reader: socket.socket) -> None:
+        count = 0
+        while received := reader.recv(1):
+            number = received[0]
+            if number not in _NUMBERS:
+                continue
+            count += 1
+            if count == 1 and self._notice is not None:
+                _print(self._notice())
+            elif count > 1 and self._may_exit:
+                _print("stopped now")
+                # The kernel releases locks, and files are written atomically.
+                os._exit(128 + number)
+
+
+def _print(line: str) -> None:
+    # Apart from the line of a progress bar.
+    print(f"\n{line}", file=sys.stderr, flush=True)

@@ -1,0 +1,58 @@
+"""What a run prints around its numbers."""
+
+import attrs
+import pytest
+
+from tests.testing import tiny_task
+from tff_algos.experiments import console, declarations, launch
+from tff_algos.experiments.catalog import get
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.run_spec import RunResult
+
+
+@pytest.fixture
+def spec(tmp_path):
+    settings = {"total_rounds": 0, "eval_clients": 2, "clients_per_round": 2}
+    launched = launch.Launch(output_dir=tmp_path / "run")
+    return launch.build_spec(get("fedavg"), tiny_task.make(), settings, launched)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"),
+    [
+        (0, "is evaluated on the evaluation clients (2)."),
+        (3, "is evaluated and personalized (epochs: 3) on the evaluation clients (2)."),
+    ],
+)
+def test_a_run_without_training_says_what_it_does(spec, epochs, expected):
+    options = attrs.evolve(spec.options, personalization_epochs=epochs)
+    notice = console._no_training_notice(attrs.evolve(spec, options=options))
+    assert notice.startswith("--total_rounds=0: no training; the initial model ")
+    assert notice.endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        (
+            4,
+            "Stopped after round 4, which is saved; the same command with --output_dir=",
+        ),
+        (0, "Stopped before a round ended, so nothing is saved; the same command with"),
+    ],
+)
+def test_a_stopped_run_says_what_is_saved(spec, rounds, expected, capsys):
+    result = RunResult(
+        spec=spec, rows=[], weights=None, stopped_by=15, rounds_done=rounds
+    )
+    assert console._report(spec, result) == 143
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_file_of_declarations_that_is_out_of_date_is_named(tmp_path, monkeypatch):
+    console.check_declarations()
+    path = tmp_path / "declarations.json"
+    path.write_text(declarations.FILE.read_text().replace("Rounds to train", "Rounds"))
+    monkeypatch.setattr(declarations, "FILE", path)
+    with pytest.raises(RunError, match="does not say what the code declares: write it"):
+        console.check_declarations()

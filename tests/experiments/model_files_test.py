@@ -1,0 +1,153 @@
+"""A run leaves a model: its weights, and one that predicts without this package."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.models import image, text
+from tests.testing import tiny_task
+from tff_algos import experiments
+from tff_algos.experiments import model_files
+
+TASK = tiny_task.make()
+SETTINGS = {
+    "clients_per_round": 3,
+    "eval_clients": 2,
+    "personalization_epochs": 0,
+    "rounds_per_eval": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return experiments.run(
+        "fedavg",
+        TASK,
+        output_dir=tmp_path_factory.mktemp("run"),
+        total_rounds=5,
+        rounds_per_checkpoint=2,
+        **SETTINGS,
+    )
+
+
+@pytest.fixture
+def x():
+    return TASK.examples("3", "test")[0]
+
+
+def _expected(weights, x):
+    return TASK.model.predict_on_batch(
+        (weights.trainable, weights.non_trainable), x, False
+    )
+
+
+def test_the_final_model_predicts_what_the_run_did(result, x):
+    model = experiments.load_model(result.spec.output_dir)
+    assert model.round_num is None
+    assert model.config["hyperparameters"]["algo"] == "fedavg"
+    for ours, theirs in zip(
+        model.weights.trainable, result.weights.trainable, strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(
+        model.predict(x), _expected(result.weights, x), rtol=1e-6
+    )
+
+
+def test_the_keras_model_predicts_and_trains(result, x):
+    keras = experiments.load_model(result.spec.output_dir).keras_model()
+    np.testing.assert_allclose(keras(x), _expected(result.weights, x), rtol=1e-6)
+    assert [tuple(v.shape) for v in keras.trainable_weights] == [(2, 3), (3,)]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(keras(x, training=True) ** 2)
+    gradients = tape.gradient(loss, keras.trainable_weights)
+    np.testing.assert_allclose(
+        gradients[1], 2 * np.sum(_expected(result.weights, x), axis=0), rtol=1e-5
+    )
+
+
+def test_a_checkpoints_model_is_that_of_its_round(result, tmp_path, x):
+    folder = result.spec.output_dir
+    shorter = experiments.run(
+        "fedavg", TASK, output_dir=tmp_path, total_rounds=4, **SETTINGS
+    )
+    model = experiments.load_model(folder, round_num=4)
+    np.testing.assert_allclose(
+        model.predict(x), _expected(shorter.weights, x), rtol=1e-6
+    )
+    assert model.round_num == 4
+    # Rounds whose checkpoints are gone have no weights either.
+    names = sorted(path.name for path in (folder / "model").iterdir())
+    assert names == ["round_4.npz", "round_5.npz", "saved_model", "weights.npz"]
+    with pytest.raises(
+        model_files.ModelFileError,
+        match="no model after round 2: .*rounds with a checkpoint: 4, 5",
+    ):
+        experiments.load_model(folder, round_num=2)
+
+
+def test_a_stopped_run_has_the_model_of_its_last_checkpoint(result, tmp_path, x):
+    weights = result.weights
+    for number in (3, 6):
+        model_files.write_round(tmp_path, number, TASK.model, weights, kept=[3, 6])
+    (tmp_path / "config.json").write_text("{}")
+    model = experiments.load_model(tmp_path)
+    assert model.round_num == 6
+    np.testing.assert_allclose(model.predict(x), _expected(weights, x), rtol=1e-6)
+
+
+def test_the_saved_model_serves_without_this_package(result, x, tmp_path):
+    np.save(tmp_path / "x.npy", x)
+    program = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "model = tf.saved_model.load(sys.argv[1])\n"
+        "serve = model.signatures['serving_default']\n"
+        "np.save(sys.argv[3], serve(x=np.load(sys.argv[2]))['outputs'])\n"
+        "assert not any(name.startswith('tff_algos') for name in sys.modules)\n"
+    )
+    paths = [result.spec.output_dir / "model/saved_model", tmp_path / "x.npy"]
+    subprocess.run(
+        [sys.executable, "-c", program, *map(str, paths), str(tmp_path / "y.npy")],
+        check=True,
+        capture_output=True,
+    )
+    np.testing.assert_allclose(
+        np.load(tmp_path / "y.npy"), _expected(result.weights, x), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (image.build_emnist_model("cnn_dropout", True, 0), np.ones((2, 28, 28, 1))),
+        (text.build_lstm_model(seed=0), np.ones((2, 80))),
+    ],
+    ids=["cnn_dropout", "lstm"],
+)
+def test_models_of_tasks_are_files_too(model, x, tmp_path):
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    model_files.write_final(tmp_path, model, weights)
+    (tmp_path / "config.json").write_text("{}")
+    x = x.astype(model.input_spec[0].dtype.as_numpy_dtype)
+    expected = model.predict_on_batch(model.initial_weights, x, False)
+    found = experiments.load_model(tmp_path).predict(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(
+        model_files.ModelFileError, match=f"{tmp_path} holds no model: "
+    ):
+        experiments.load_model(tmp_path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model" / "weights.npz").write_bytes(b"PK\x03\x04no")
+    with pytest.raises(model_files.ModelFileError, match=r"weights.npz cannot be read"):
+        experiments.load_model(tmp_path)

@@ -1,0 +1,118 @@
+"""What is said before the first round, after it, and when a signal asks to stop."""
+
+import io
+
+import pytest
+
+from tests.testing import tiny_task
+from tff_algos.experiments import catalog, launch, outlook
+from tff_algos.experiments.progress import Progress
+
+
+@pytest.fixture
+def make_spec(tmp_path):
+    def make(algo, **settings):
+        launched = launch.Launch(output_dir=tmp_path)
+        return launch.build_spec(
+            catalog.get(algo), tiny_task.make(), settings, launched
+        )
+
+    return make
+
+
+@pytest.fixture
+def cohort(monkeypatch):
+    """Clients 0, 1 and 2, which have 6, 7 and 8 examples, in every round."""
+    monkeypatch.setattr(
+        outlook.cohorts, "sample_cohort", lambda *arguments: ["0", "1", "2"]
+    )
+
+
+@pytest.mark.usefixtures("cohort")
+def test_rounds_clients_and_batches_are_told(make_spec):
+    spec = make_spec(
+        "fedavg", total_rounds=7, clients_per_round=3, client_batch_size=4,
+        client_epochs_per_round=2,
+    )  # fmt: skip
+    count = len(tiny_task.make().train_client_ids)
+    expected = (
+        f"FedAvg on tiny_generated: 7 rounds, 3 of {count} clients in each, about "
+        # Two epochs of two batches of at most four examples, at every client.
+        "12 local batches per round."
+    )
+    assert outlook.describe(spec, 0) == expected
+    resumed = outlook.describe(spec, 5)
+    assert "(after 5 that are done): 2 rounds, 3 of" in resumed
+
+
+def test_every_stage_is_told(make_spec):
+    spec = make_spec(
+        "personalized_fedavg", clients_per_round=2, pretrain_rounds=3, finetune_rounds=1
+    )
+    text = outlook.describe(spec, 0)
+    assert ": 3 rounds of fedavg, 2 of " in text
+    assert "; then 1 round of reptile, 2 of " in text
+    assert "about 20 local batches per round." in text
+    assert outlook.describe(spec, 3).count(";") == 0
+
+
+def test_pooled_training_has_batches_alone(make_spec):
+    text = outlook.describe(make_spec("centralized", total_rounds=2), 0)
+    assert text.endswith(": 2 rounds, 100 batches of the pooled examples each.")
+
+
+class _Progress(Progress):
+    remaining_seconds = None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (None, ""),
+        (299.0, ""),
+        (
+            4000.0,
+            (
+                "the others take 1:06:40; smaller values of --total_rounds, "
+                "--clients_per_round, --max_elements_per_client make it shorter.\n"
+            ),
+        ),
+    ],
+)
+def test_a_long_run_says_how_to_make_it_shorter(make_spec, seconds, expected):
+    stream = io.StringIO()
+    progress = _Progress(3, stream=stream)
+    progress.remaining_seconds = seconds
+    outlook.warn_of_long_runs(make_spec("fedavg", clients_per_round=2), progress)
+    assert stream.getvalue().endswith(expected)
+    assert bool(stream.getvalue()) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            (13, 30, 12, 39.8),
+            (
+                "stopping after round 14 (about 40 s), which will be saved; press Ctrl-C "
+                "again to stop now: the last saved round is 12."
+            ),
+        ),
+        (
+            (0, 30, 0, None),
+            (
+                "stopping after round 1, which will be saved; press Ctrl-C again to stop "
+                "now: nothing is saved yet."
+            ),
+        ),
+        (
+            (30, 30, 30, None),
+            (
+                "stopping after these clients; all rounds are saved; press Ctrl-C again to "
+                "stop now."
+            ),
+        ),
+    ],
+)
+def test_a_signal_is_answered_with_what_it_does(arguments, expected):
+    assert outlook.stop_notice(*arguments) == expected

@@ -1,0 +1,94 @@
+"""A run with all that it prints: notices, the final table, errors of one line.
+
+What `experiments.cli` does once it knows that the flags ask for a run.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tasks
+from tasks.task import TaskError
+from tff_algos import execution
+from tff_algos.experiments import catalog, declarations, plugins, report, runner
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.launch import Launch, build_spec, set_context
+from tff_algos.experiments.run_spec import RunResult, RunSpec
+
+# Beside those of `experiments.cli`.
+USER_ERRORS = (
+    execution.NativeRuntimeError,
+    execution.UnknownDeviceError,
+    TaskError,
+    catalog.UnknownAlgorithmError,
+)
+
+
+def run(
+    algo: str,
+    task: str,
+    settings: Mapping[str, Any],
+    launch: Launch,
+    modules: Sequence[str] = (),
+) -> int:
+    """Runs an algorithm on a task and returns the exit status.
+
+    Args:
+      algo: An `--algo` name.
+      task: A `--task` name.
+      settings: What was set, by name.
+      launch: Data, results folder and runtime.
+      modules: Modules of other packages that the names may be from.
+
+    Raises:
+      RunError: If the run cannot start or go on.
+    """
+    choices = plugins.load(modules)
+    recipe = catalog.get(algo, choices.algorithms)
+    entry = tasks.get(task, choices.tasks)
+    set_context(launch)
+    spec = build_spec(recipe, entry, settings, launch)
+    print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
+    if spec.total_rounds == 0:
+        print(_no_training_notice(spec), file=sys.stderr, flush=True)
+    return _report(spec, runner.run(spec, may_exit=True))
+
+
+def check_declarations() -> None:
+    """Raises `RunError` if the file of declarations differs from the code."""
+    declared = declarations.to_json(plugins.declare(plugins.own()))
+    if declared != declarations.FILE.read_text():
+        raise RunError(
+            f"{declarations.FILE} does not say what the code declares: write it anew "
+            "with `python -m tests.experiments.declarations_test`."
+        )
+
+
+def _no_training_notice(spec: RunSpec) -> str:
+    """Says what is done where nothing is trained, which may take minutes."""
+    num_epochs = spec.options.personalization_epochs
+    personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
+    return (
+        "--total_rounds=0: no training; the initial model is evaluated"
+        f"{personalized} on the evaluation clients ({len(spec.eval_client_ids())})."
+    )
+
+
+def _report(spec: RunSpec, result: RunResult) -> int:
+    """Prints what a run came to and returns the exit status."""
+    if result.stopped_by is not None:
+        saved = (
+            f"Stopped after round {result.rounds_done}, which is saved"
+            if result.rounds_done
+            else "Stopped before a round ended, so nothing is saved"
+        )
+        print(
+            f"{saved}; the same command with --output_dir={spec.output_dir} goes on.",
+            file=sys.stderr,
+        )
+        return 128 + result.stopped_by
+    print(report.results_table(spec.title, result.summary))
+    print(f"Results: {spec.output_dir}")
+    if result.warning is not None:
+        print(f"warning: {result.warning}", file=sys.stderr, flush=True)
+    return 1 if result.learned_nothing else 0

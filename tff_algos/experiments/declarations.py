@@ -1,0 +1,301 @@
+"""What can be set and listed, as data: names, types, ranges, defaults and help.
+
+Builders, recipes and records of options declare it, but to import them takes seconds.
+`declarations.json` says the same, so that the command line answers at once; a test
+compares the two, and `python -m tests.experiments.declarations_test` writes the file.
+"""
+
+import difflib
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tff_algos import messages
+from tff_algos.experiments.errors import RunError
+from tff_algos.hyperparameters import (
+    REQUIRED,
+    Hyperparameter,
+    HyperparameterError,
+    Interval,
+)
+
+FILE = pathlib.Path(__file__).with_name("declarations.json")
+RUN = "run"
+EVERY_TASK = "*"
+
+_KINDS = {kind.__name__: kind for kind in (int, float, bool, str, tuple)}
+
+Fields = Mapping[str, Hyperparameter]
+# A run's hyperparameters by name.
+Settings = Mapping[str, Any]
+# Who declares which setting: name -> user -> declaration.
+Users = Mapping[str, Mapping[str, Hyperparameter]]
+
+
+class UnknownNameError(RunError):
+    """Nothing has the name; says which comes nearest."""
+
+    def __init__(self, flag: str, name: str, names: Iterable[str]) -> None:
+        names = list(names)
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+        super().__init__(
+            f"--{flag}={messages.shortened(name)} is unknown, did you mean {nearest}? "
+            f"One of: {', '.join(names)}."
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Algorithm:
+    """What one `--algo` name declares; the attributes are those of a recipe."""
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    fields: Fields
+    settings: Mapping[str, Settings]
+
+    @property
+    def user(self) -> str:
+        """Who uses the fields."""
+        return f"--algo={self.name}"
+
+
+@attrs.frozen(kw_only=True)
+class Task:
+    """What one `--task` name declares; the attributes are those of a task's entry."""
+
+    name: str
+    summary: str
+    fields: Fields
+    settings: Settings
+
+    @property
+    def user(self) -> str:
+        """Who uses the fields."""
+        return f"--task={self.name}"
+
+
+@attrs.frozen(kw_only=True)
+class Declarations:
+    """All that can be set.
+
+    Attributes:
+      run: What every run has.
+      algorithms: Algorithms by name.
+      tasks: Tasks by name.
+    """
+
+    run: Fields
+    algorithms: Mapping[str, Algorithm]
+    tasks: Mapping[str, Task]
+
+    def algorithm(self, name: str) -> Algorithm:
+        """Returns an algorithm; raises `UnknownNameError`."""
+        if name not in self.algorithms:
+            raise UnknownNameError("algo", name, self.algorithms)
+        return self.algorithms[name]
+
+    def task(self, name: str) -> Task:
+        """Returns a task; raises `UnknownNameError`."""
+        if name not in self.tasks:
+            raise UnknownNameError("task", name, self.tasks)
+        return self.tasks[name]
+
+    @functools.cached_property
+    def users(self) -> Users:
+        """Who declares which setting."""
+        users: dict[str, dict[str, Hyperparameter]] = {}
+        of_user = {RUN: self.run}
+        for each in (*self.algorithms.values(), *self.tasks.values()):
+            of_user[each.user] = each.fields
+        for user, fields in of_user.items():
+            for name, field in fields.items():
+                users.setdefault(name, {})[user] = field
+        return users
+
+
+def by_user(
+    settings: Settings, declared: Mapping[str, Fields]
+) -> dict[str, dict[str, Any]]:
+    """Returns the settings of each of a run's users.
+
+    Args:
+      settings: What was set, by name; a list may be a text, as in a flag.
+      declared: What each user declares.
+
+    Raises:
+      HyperparameterError: If none of the users has a setting.
+    """
+    found: dict[str, dict[str, Any]] = {user: {} for user in declared}
+    for name, value in settings.items():
+        takers = [user for user, fields in declared.items() if name in fields]
+        if not takers:
+            raise HyperparameterError(name, value, _nobody(name, tuple(declared)))
+        for user in takers:
+            found[user][name] = declared[user][name].parse(value)
+    return found
+
+
+def _nobody(name: str, users: Sequence[str]) -> str:
+    """Says that none of a run's users has a setting, and who has it."""
+    owners = load().users.get(name, {})
+    belongs = f"it belongs to {', '.join(owners)}" if owners else "nobody does"
+    return f"nothing, {' '.join(users[1:])} does not use it; {belongs}"
+
+
+def resolve(
+    fields: Fields, layers: Iterable[Settings], chosen: Settings
+) -> dict[str, Any]:
+    """Returns all settings: `chosen`, else the last layer's that has it, or the default.
+
+    Args:
+      fields: The declarations; what a layer has besides is ignored.
+      layers: Defaults that replace the declared ones.
+      chosen: What the user set.
+
+    Raises:
+      HyperparameterError: If a value is invalid or missing, or `chosen` holds two
+        hyperparameters of which one replaces the other.
+    """
+    values = {name: field.default for name, field in fields.items()}
+    for layer in layers:
+        values |= {name: layer[name] for name in layer if name in fields}
+    for name in chosen:
+        replaced = fields[name].replaces
+        if replaced in chosen:
+            raise HyperparameterError(
+                name, chosen[name], f"to be set without {replaced}, it replaces it"
+            )
+    # A user's choice also wins over defaults of what would replace it.
+    values |= {
+        name: None
+        for name, field in fields.items()
+        if field.replaces in chosen and field.is_optional
+    }
+    values |= chosen
+    missing = [name for name, value in values.items() if value is REQUIRED]
+    if missing:
+        raise HyperparameterError(missing[0], None, "a value: it has no default")
+    return {name: fields[name].checked(value) for name, value in values.items()}
+
+
+def resolve_pair(
+    declarations: Declarations, algo: str, task: str, settings: Settings
+) -> Settings:
+    """Returns all settings of a run, and checks them as far as data can tell.
+
+    Raises:
+      UnknownNameError: If there is no such algorithm or task.
+      HyperparameterError: If a setting is invalid, or nobody uses it.
+    """
+    algorithm, entry = declarations.algorithm(algo), declarations.task(task)
+    declared = {
+        RUN: declarations.run,
+        algorithm.user: algorithm.fields,
+        entry.user: entry.fields,
+    }
+    chosen = by_user(settings, declared)
+    resolved = resolve(declarations.run, (), chosen[RUN])
+    resolved |= resolve(entry.fields, (), chosen[entry.user])
+    return resolved | resolve(
+        algorithm.fields,
+        (
+            entry.settings,
+            algorithm.settings.get(EVERY_TASK, {}),
+            algorithm.settings.get(task, {}),
+        ),
+        chosen[algorithm.user],
+    )
+
+
+def to_json(declarations: Declarations) -> str:
+    """Returns declarations as the text of a file, a line for each field.
+
+    The `check` functions of fields are left out: `load` returns fields without them.
+    """
+
+    def whole(each: Algorithm | Task) -> dict[str, Any]:
+        plain = attrs.asdict(each, filter=lambda field, _: field.name != "fields")
+        return plain | {"fields": _encoded(each.fields)}
+
+    def listed(entries: Iterable[Algorithm | Task]) -> str:
+        return ",\n".join(json.dumps(whole(each), default=dict) for each in entries)
+
+    text = (
+        f'{{"run": {json.dumps(_encoded(declarations.run))},\n'
+        f'"algorithms": [\n{listed(declarations.algorithms.values())}],\n'
+        f'"tasks": [\n{listed(declarations.tasks.values())}]}}\n'
+    )
+    return text.replace(', {"name": ', ',\n{"name": ').replace("[{", "[\n{")
+
+
+def _encoded(fields: Fields) -> list[dict[str, Any]]:
+    return [_encoded_field(field) for field in fields.values()]
+
+
+def _encoded_field(field: Hyperparameter) -> dict[str, Any]:
+    found = {"name": field.name, "kind": field.kind.__name__, "help": field.help}
+    if field.default is not REQUIRED:
+        found["default"] = field.default
+    bounds = [None if math.isinf(b) else b for b in (field.valid.low, field.valid.high)]
+    if field.valid != Interval():
+        found["valid"] = [*bounds, field.valid.low_open, field.valid.high_open]
+    for name in ("is_optional", "choices", "symbol", "replaces"):
+        if getattr(field, name):
+            found[name] = getattr(field, name)
+    return found
+
+
+def _decoded_field(found: Mapping[str, Any]) -> Hyperparameter:
+    low, high, low_open, high_open = found.get("valid", (None, None, False, False))
+    kind = _KINDS[found["kind"]]
+    default = found.get("default", REQUIRED)
+    return Hyperparameter(
+        name=found["name"],
+        kind=kind,
+        default=tuple(default) if isinstance(default, list) else default,
+        is_optional=found.get("is_optional", False),
+        valid=Interval(
+            -math.inf if low is None else low,
+            math.inf if high is None else high,
+            low_open,
+            high_open,
+        ),
+        choices=tuple(found.get("choices", ())),
+        symbol=found.get("symbol"),
+        replaces=found.get("replaces"),
+        check=None,
+        help=found["help"],
+    )
+
+
+def from_json(text: str) -> Declarations:
+    """Returns the declarations that `to_json` wrote."""
+    found = json.loads(text)
+
+    def fields(encoded: Iterable[Mapping[str, Any]]) -> Fields:
+        return {field["name"]: _decoded_field(field) for field in encoded}
+
+    def named(kind: type, entries: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {
+            each["name"]: kind(**{**each, "fields": fields(each["fields"])})
+            for each in entries
+        }
+
+    return Declarations(
+        run=fields(found["run"]),
+        algorithms=named(Algorithm, found["algorithms"]),
+        tasks=named(Task, found["tasks"]),
+    )
+
+
+@functools.cache
+def load() -> Declarations:
+    """Returns the declarations of this package's algorithms and tasks."""
+    return from_json(FILE.read_text())

@@ -1,0 +1,256 @@
+"""A run's model as files: weights, and a SavedModel that predicts without this package.
+
+    model = experiments.load_model("runs/fedavg-emnist-...")
+    model.predict(images)
+    model.keras_model()
+
+In the folder `model` of a run: `saved_model`, `weights.npz` (of the last round) and
+`round_N.npz` for each checkpoint. Arrays are called trainable_0, trainable_1, ...,
+non_trainable_0, ... in the order of the model's weights.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+from zipfile import BadZipFile
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tf_keras
+
+from tff_algos.experiments import files
+from tff_algos.experiments.checkpoints import CONFIG_FILE
+from tff_algos.experiments.errors import RunError
+from tff_algos.models.keras_model import build_keras_model
+
+FOLDER = "model"
+_SAVED_MODEL, _WEIGHTS = "saved_model", "weights.npz"
+_ROUND = re.compile(r"round_(\d+)\.npz")
+
+
+class ModelFileError(RunError):
+    """A run's folder holds no such model, or a damaged one."""
+
+
+class _Exported(tf.Module):
+    """A functional model with its weights, as functions of a SavedModel."""
+
+    def __init__(
+        self,
+        model: tff.learning.models.FunctionalModel,
+        weights: tff.learning.models.ModelWeights,
+    ) -> None:
+        super().__init__()
+        trainable, non_trainable = _flat(weights)
+        self.trainable = [tf.Variable(value) for value in trainable]
+        self.non_trainable = [
+            tf.Variable(value, trainable=False) for value in non_trainable
+        ]
+
+        def predict(trainable: Any, non_trainable: Any, x: Any, training: bool) -> Any:
+            packed = tuple(
+                # Tensors, since functions of a model would refer to variables.
+                tf.nest.pack_sequence_as(like, list(map(tf.identity, values)))
+                for like, values in zip(
+                    model.initial_weights, (trainable, non_trainable), strict=True
+                )
+            )
+            return model.predict_on_batch(packed, x, training)
+
+        x_spec = model.input_spec[0]
+        specs = [
+            [tf.TensorSpec.from_tensor(tf.convert_to_tensor(v)) for v in values]
+            for values in (trainable, non_trainable)
+        ]
+        self.predict = tf.function(
+            lambda t, n, x: predict(t, n, x, False), input_signature=[*specs, x_spec]
+        )
+        self.predict_in_training = tf.function(
+            lambda t, n, x: predict(t, n, x, True), input_signature=[*specs, x_spec]
+        )
+        self.serve = tf.function(
+            lambda x: {
+                "outputs": predict(self.trainable, self.non_trainable, x, False)
+            },
+            input_signature=[tf.TensorSpec(x_spec.shape, x_spec.dtype, "x")],
+        )
+
+
+def _flat(weights: tff.learning.models.ModelWeights) -> tuple[list, list]:
+    return tf.nest.flatten(weights.trainable), tf.nest.flatten(weights.non_trainable)
+
+
+def write_round(
+    directory: pathlib.Path,
+    round_num: int,
+    model: tff.learning.models.FunctionalModel,
+    weights: tff.learning.models.ModelWeights,
+    kept: Iterable[int],
+) -> None:
+    """Writes the weights after a round, for `load_model` by round.
+
+    Args:
+      directory: The results folder.
+      round_num: The round, whose checkpoint was saved.
+      model: The model; written once, so that the weights can be used after a crash.
+      weights: Its weights.
+      kept: The rounds whose weights stay.
+    """
+    folder = directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    _write_weights(folder / f"round_{round_num}.npz", weights)
+    for number, path in _rounds(folder).items():
+        if number not in {*kept, round_num}:
+            files.remove(path)
+    if not (folder / _SAVED_MODEL).exists():
+        _write_saved_model(folder, model, weights)
+
+
+def write_final(
+    directory: pathlib.Path,
+    model: tff.learning.models.FunctionalModel,
+    weights: tff.learning.models.ModelWeights,
+) -> None:
+    """Writes the final weights and the SavedModel with them."""
+    folder = directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    _write_weights(folder / _WEIGHTS, weights)
+    _write_saved_model(folder, model, weights)
+
+
+def _rounds(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+    found = ((_ROUND.fullmatch(path.name), path) for path in folder.glob("*.npz"))
+    return {int(match[1]): path for match, path in sorted(found, key=str) if match}
+
+
+def _write_weights(
+    path: pathlib.Path, weights: tff.learning.models.ModelWeights
+) -> None:
+    arrays = {
+        f"{kind}_{index}": np.asarray(value)
+        for kind, values in zip(
+            ("trainable", "non_trainable"), _flat(weights), strict=True
+        )
+        for index, value in enumerate(values)
+    }
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _write_saved_model(
+    folder: pathlib.Path,
+    model: tff.learning.models.FunctionalModel,
+    weights: tff.learning.models.ModelWeights,
+) -> None:
+    exported = _Exported(model, weights)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=f".{_SAVED_MODEL}."))
+    try:
+        tf.saved_model.save(exported, str(temporary), signatures=exported.serve)
+        shutil.rmtree(folder / _SAVED_MODEL, ignore_errors=True)
+        os.replace(temporary, folder / _SAVED_MODEL)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TrainedModel:
+    """The model of a run.
+
+    Attributes:
+      folder: The results folder.
+      round_num: After which round; None for the last one of a finished run.
+      weights: The weights, as TFF has them; lists in the order of the model's.
+      config: What `config.json` holds: hyperparameters, data source, versions.
+    """
+
+    folder: pathlib.Path
+    round_num: int | None
+    weights: tff.learning.models.ModelWeights = attrs.field(repr=False)
+    config: Mapping[str, Any] = attrs.field(repr=False)
+
+    @functools.cached_property
+    def _saved(self) -> Any:
+        return tf.saved_model.load(str(self.folder / FOLDER / _SAVED_MODEL))
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Returns the model's outputs on a batch of inputs, such as logits."""
+        found = self._saved.predict(
+            list(self.weights.trainable), list(self.weights.non_trainable), x
+        )
+        return found.numpy()
+
+    def keras_model(self) -> tf_keras.Model:
+        """Returns it as an uncompiled Keras model, to predict, train on and save."""
+        return build_keras_model(_Functional(self._saved, self.weights), self.weights)
+
+
+class _Functional:
+    """What `build_keras_model` needs of a functional model, from a SavedModel."""
+
+    def __init__(self, saved: Any, weights: tff.learning.models.ModelWeights) -> None:
+        self._saved = saved
+        self.initial_weights = (list(weights.trainable), list(weights.non_trainable))
+
+    def predict_on_batch(self, weights: Any, x: Any, training: bool) -> Any:
+        function = self._saved.predict_in_training if training else self._saved.predict
+        return function(list(weights[0]), list(weights[1]), x)
+
+
+def load_model(
+    run_dir: str | os.PathLike[str], round_num: int | None = None
+) -> TrainedModel:
+    """Returns the model of a run, of this or another process.
+
+    Args:
+      run_dir: The results folder.
+      round_num: After which round; one that has a checkpoint. By default after the last
+        round, or after the last checkpoint of a run that was stopped.
+
+    Raises:
+      ModelFileError: If the folder has no such model, or it cannot be read.
+    """
+    folder = pathlib.Path(run_dir)
+    rounds = _rounds(folder / FOLDER)
+    final = folder / FOLDER / _WEIGHTS
+    if round_num is None and not final.exists() and rounds:
+        round_num = max(rounds)
+    path = final if round_num is None else rounds.get(round_num)
+    if path is None or not path.exists():
+        there = ", ".join(map(str, sorted(rounds))) or "none"
+        wanted = "" if round_num is None else f" after round {round_num}"
+        raise ModelFileError(
+            f"{folder} holds no model{wanted}: expected the folder of a run; rounds "
+            f"with a checkpoint: {there}."
+        )
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        with np.load(path) as archive:
+            arrays = dict(archive)
+    except (OSError, ValueError, BadZipFile) as error:
+        raise ModelFileError(f"{path} cannot be read: {error}.") from error
+
+    def of(kind: str) -> list[np.ndarray]:
+        count = sum(name.startswith(f"{kind}_") for name in arrays)
+        return [arrays[f"{kind}_{index}"] for index in range(count)]
+
+    return TrainedModel(
+        folder=folder,
+        round_num=round_num,
+        weights=tff.learning.models.ModelWeights(of("trainable"), of("non_trainable")),
+        config=config,
+    )

@@ -1,0 +1,116 @@
+"""What a run will do and how long it takes, in words for the terminal."""
+
+import math
+import statistics
+
+from tff_algos.experiments import cohorts
+from tff_algos.experiments.progress import Progress, clock
+from tff_algos.experiments.run_spec import RunSpec
+from tff_algos.experiments.stage import Stage
+
+NOT_STARTED = "stopping before the first round: nothing is saved."
+# Seconds of training beyond which a run is told how to be shorter.
+_LONG = 300.0
+# Of clients whose examples are counted, which means reading them.
+_MAX_COUNTED = 10
+
+
+def describe(spec: RunSpec, rounds_done: int) -> str:
+    """Returns one line about the rounds that are left: clients and local batches.
+
+    Args:
+      spec: The run.
+      rounds_done: Rounds that an earlier run of the same folder completed.
+    """
+    parts, first = [], 1
+    for stage in spec.stages:
+        last = first + stage.num_rounds - 1
+        if last > rounds_done:
+            left = last - max(first - 1, rounds_done)
+            parts.append(
+                _describe_stage(spec, stage, left, max(first, rounds_done + 1))
+            )
+        first = last + 1
+    resumed = f" (after {rounds_done} that are done)" if rounds_done else ""
+    return f"{spec.title}{resumed}: {'; then '.join(parts)}."
+
+
+def _describe_stage(
+    spec: RunSpec, stage: Stage, num_rounds: int, round_num: int
+) -> str:
+    rounds = f"{num_rounds} round{'s' * (num_rounds != 1)}"
+    if len(spec.stages) > 1:
+        rounds += f" of {stage.name}"
+    if stage.clients_per_round is None:
+        return (
+            f"{rounds}, {stage.batches.num_steps} batches of the pooled examples each"
+        )
+    total = len(spec.task.train_client_ids)
+    batches = _batches_per_round(spec, stage, round_num)
+    return (
+        f"{rounds}, {stage.clients_per_round} of {total} clients in each, about "
+        f"{batches} local batches per round"
+    )
+
+
+def _batches_per_round(spec: RunSpec, stage: Stage, round_num: int) -> int:
+    """Returns the batches of a round, by those of some of its clients."""
+    if stage.batches.num_steps is not None:
+        return stage.clients_per_round * stage.batches.num_steps
+    cohort = cohorts.sample_cohort(
+        spec.task.train_client_ids,
+        stage.clients_per_round,
+        spec.options.seed,
+        round_num,
+    )
+    counts = [_num_batches(spec, stage, name) for name in cohort[:_MAX_COUNTED]]
+    return round(statistics.fmean(counts) * stage.clients_per_round)
+
+
+def _num_batches(spec: RunSpec, stage: Stage, client_id: str) -> int:
+    if stage.train_examples is not None:
+        x, _ = stage.train_examples(client_id)
+    else:
+        x, _ = spec.task.examples(client_id, "train")
+    own = stage.batches.num_examples(len(x))
+    return stage.batches.num_epochs * math.ceil(own / stage.batches.batch_size)
+
+
+def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
+    """Says after the first round how long the others take, if that is long."""
+    seconds = progress.remaining_seconds
+    if seconds is None or seconds < _LONG:
+        return
+    names = ("total_rounds", "clients_per_round", "max_elements_per_client")
+    usable = [f"--{name}" for name in names if name in spec.hyperparameters]
+    shorter = (
+        f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
+    )
+    progress.note(
+        f"At the pace of the first round, which includes compilation, the others take "
+        f"{clock(seconds)}{shorter}."
+    )
+
+
+def stop_notice(
+    rounds_done: int, total_rounds: int, saved: int, seconds_left: float | None
+) -> str:
+    """Returns what a signal to stop does.
+
+    Args:
+      rounds_done: Rounds that are completed.
+      total_rounds: Rounds of the run.
+      saved: The last round with a checkpoint; 0 if there is none.
+      seconds_left: About how long the current round still takes; None if unknown.
+    """
+    if rounds_done >= total_rounds:
+        return (
+            "stopping after these clients; all rounds are saved; press Ctrl-C again to "
+            "stop now."
+        )
+    about = "" if seconds_left is None else f" (about {max(1, round(seconds_left))} s)"
+    last = f"the last saved round is {saved}" if saved else "nothing is saved yet"
+    return (
+        f"stopping after round {rounds_done + 1}{about}, which will be saved; press "
+        f"Ctrl-C again to stop now: {last}."
+    )
