@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 GPU ?=
+RAY ?=
 RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/bench \
 	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
@@ -20,7 +21,8 @@ GPU_CHECK_FLAGS ?=
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
-REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt)
+REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
+	$(if $(RAY),requirements-ray.txt)
 
 # The stamp's name depends on the requirements and the Python version, so it needs no
 # prerequisites: another branch's requirements have another stamp.
@@ -44,7 +46,7 @@ help:
 	@echo "make gpu-check GPU=1  all checks that need a GPU, in under 8 minutes"
 	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
-	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages."
+	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages, RAY=1 for Ray."
 
 setup: $(STAMP)
 

@@ -10,8 +10,18 @@ _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 _EXTRAS = _PROJECT["optional-dependencies"]
 
 
-def test_gpu_packages_are_those_of_the_requirements():
-    assert _EXTRAS["gpu"] == (_ROOT / "requirements-gpu.txt").read_text().split()
+@pytest.mark.parametrize(
+    ("extra", "file"),
+    [("gpu", "requirements-gpu.txt"), ("ray", "requirements-ray.txt")],
+)
+def test_packages_of_an_extra_are_those_of_its_requirements(extra, file):
+    assert _EXTRAS[extra] == (_ROOT / file).read_text().split()
+
+
+def test_what_ray_needs_besides_is_in_the_requirements():
+    names = {"attrs", "packaging", "protobuf", "requests", "typing-extensions"}
+    pinned = (_ROOT / "requirements.txt").read_text().split()
+    assert names <= {pin.partition("==")[0] for pin in pinned}
 
 
 def test_development_packages_are_pinned_as_in_the_requirements():

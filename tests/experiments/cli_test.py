@@ -271,6 +271,12 @@ REFUSED = {
         "--runtime=native",
         "--runtime_devices=CPU:0",
     ],
+    "ray_address: expected HOST:PORT .* found 'nowhere'|needs the package ray": [
+        "--algo=fedavg",
+        "--task=emnist",
+        "--runtime=ray",
+        "--ray_address=nowhere",
+    ],
     "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
     r"--algo=fedavgfedavg.*\.\.\. \(6000 characters\) is unknown, did you mean": [
         "--algo=" + "fedavg" * 1000,
@@ -495,6 +501,29 @@ def test_both_runtimes_give_the_same_numbers(tmp_path, capfd):
     for ours, theirs in zip(rows["in_process"], rows["native"], strict=True):
         for name in ours.keys() - {"seconds", "stage"}:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4), name
+
+
+def test_ray_workers_give_one_processs_numbers(tmp_path, capfd):
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    rows = {}
+    for runtime in ("in_process", "ray"):
+        workers = ["--ray_workers=2"] if runtime == "ray" else []
+        finished = run_here(
+            capfd,
+            "--algo=scaffold",
+            "--task=emnist",
+            "--only_digits",
+            "--model=2nn",
+            "--client_learning_rate=0.005",
+            f"--runtime={runtime}",
+            f"--output_dir={tmp_path / runtime}",
+            *workers,
+            *SMALL,
+        )
+        assert finished.status == 0, finished.err
+        rows[runtime] = read_rows(tmp_path / runtime / "metrics.csv")
+    for here, there in zip(rows["in_process"], rows["ray"], strict=True):
+        assert {**here, "seconds": 0} == {**there, "seconds": 0}
 
 
 def test_generated_data_say_so(tmp_path, capfd):

@@ -40,6 +40,7 @@ _DATA = {
     "presets": (),
     "pyproject.toml": (),
     "requirements-gpu.txt": (),
+    "requirements-ray.txt": (),
     "requirements.txt": (),
     _TEST_MAIN: (),
     "tests/durations.tsv": (),

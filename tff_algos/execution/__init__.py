@@ -4,6 +4,14 @@ from tff_algos.execution.array_dataset import ArrayDataset, ElementDataset
 from tff_algos.execution.client_passes import ClientError
 from tff_algos.execution.dataflow import UnsupportedComputationError
 from tff_algos.execution.devices import UnknownDeviceError
+from tff_algos.execution.distributed.cluster import ClusterError
+from tff_algos.execution.distributed.ray_context import (
+    RayContext,
+    ray_context,
+    set_ray_context,
+)
+from tff_algos.execution.distributed.schedule import WorkerLostError
+from tff_algos.execution.distributed.values import CannotTravelError
 from tff_algos.execution.in_process import (
     InProcessContext,
     explain,
@@ -24,19 +32,25 @@ from tff_algos.execution.worker import (
 
 __all__ = [
     "ArrayDataset",
+    "CannotTravelError",
     "ClientError",
+    "ClusterError",
     "ElementDataset",
     "InProcessContext",
     "NativeContext",
     "NativeContextClosedError",
     "NativeRuntimeError",
+    "RayContext",
     "UnknownDeviceError",
     "UnsupportedComputationError",
     "WorkerDiedError",
+    "WorkerLostError",
     "WorkerStartError",
     "explain",
     "in_process_context",
     "native_context",
+    "ray_context",
     "set_in_process_context",
     "set_native_context",
+    "set_ray_context",
 ]

@@ -106,7 +106,13 @@ def _plain_options() -> tf.data.Options:
 
 
 class ArrayDataset(InMemoryDataset):
-    """Batches of arrays in memory."""
+    """Batches of arrays in memory.
+
+    Attributes:
+      arrays: The components' arrays with a common first axis.
+      rows: The rows of all batches.
+      row_splits: Where each batch begins and ends among `rows`.
+    """
 
     def __init__(self, arrays: Any, rows: np.ndarray, row_splits: np.ndarray):
         """Initializes the dataset.
@@ -118,31 +124,31 @@ class ArrayDataset(InMemoryDataset):
           row_splits: int64 [b + 1], ascending from 0 to m: batch i consists of
             `rows[row_splits[i] : row_splits[i + 1]]`.
         """
-        self._rows = np.asarray(rows, np.int64)
-        self._row_splits = np.asarray(row_splits, np.int64)
-        self._arrays = [np.asarray(array) for array in tf.nest.flatten(arrays)]
+        self.rows = np.asarray(rows, np.int64)
+        self.row_splits = np.asarray(row_splits, np.int64)
+        self.arrays = [np.asarray(array) for array in tf.nest.flatten(arrays)]
         specs = [
             tf.TensorSpec([None, *array.shape[1:]], array.dtype)
-            for array in self._arrays
+            for array in self.arrays
         ]
         super().__init__(tf.nest.pack_sequence_as(arrays, specs))
 
     def elements(self) -> tuple[Arrays, ...]:
         """Returns the components of each batch."""
-        batches = np.split(self._rows, self._row_splits)[1:-1]
-        return tuple(tuple(array[rows] for array in self._arrays) for rows in batches)
+        batches = np.split(self.rows, self.row_splits)[1:-1]
+        return tuple(tuple(array[rows] for array in self.arrays) for rows in batches)
 
     def _stacks(self) -> tuple[list[Arrays], np.ndarray]:
-        starts, sizes = self._row_splits[:-1], np.diff(self._row_splits)
+        starts, sizes = self.row_splits[:-1], np.diff(self.row_splits)
         if not len(sizes):
             none = np.zeros([0, 0], np.int64)
-            return [tuple(array[none] for array in self._arrays)], sizes
+            return [tuple(array[none] for array in self.arrays)], sizes
         distinct, choice = np.unique(sizes, return_inverse=True)
         stacks = []
         for number, size in enumerate(distinct):
             places = starts[choice == number][:, None] + np.arange(size)
-            rows = self._rows[places]
-            stacks.append(tuple(array[rows] for array in self._arrays))
+            rows = self.rows[places]
+            stacks.append(tuple(array[rows] for array in self.arrays))
         return stacks, choice.astype(np.int64)
 
 

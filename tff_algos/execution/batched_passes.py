@@ -17,7 +17,9 @@ from tff_algos.execution import accumulation, chunk_functions, client_batches, t
 from tff_algos.execution.client_passes import (
     PassInputs,
     PassResult,
+    PassWork,
     Tensors,
+    UnitOutputs,
     Workers,
     as_tensor,
 )
@@ -167,24 +169,54 @@ class BatchedPass:
         starts = range(0, inputs.num_clients, chunk_size)
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
+        work = PassWork(
+            self._pass,
+            is_vectorized=True,
+            takes_turns=False,
+            inputs=inputs,
+            units=[range(p, min(p + chunk_size, inputs.num_clients)) for p in starts],
+            run=lambda unit: self.run_chunk(
+                inputs, unit, unit.start // chunk_size, None if unit.start else first
+            ),
+        )
 
-        def run_chunk(index: int) -> tuple[Tensors, Tensors]:
-            start = starts[index]
-            positions = range(start, min(start + chunk_size, inputs.num_clients))
-            functions = self._chunk_functions[index % len(self._chunk_functions)]()
-            data = [
-                self._read(inputs, position) if position else first
-                for position in positions
-            ]
-            outputs = self._run_chunk(inputs, positions, data, functions)
-            values = outputs[: len(outputs) - len(self._pass.kept)]
-            return running.collect(values, start, stacked=True), outputs[len(values) :]
+        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence]:
+            rest = running.collect(outputs.values, unit.start, stacked=True)
+            return rest, outputs.kept
 
-        for values, stacks in workers.map_in_order(run_chunk, len(starts)):
-            for own in zip(*map(tf.unstack, stacks), strict=True):
-                kept.append(own)
+        for values, own in workers.map_units(work, collect):
+            for each in own:
+                kept.append(each)
             running.add(values)
         return PassResult(running.result(), kept.columns)
+
+    def run_chunk(
+        self,
+        inputs: PassInputs,
+        positions: range,
+        number: int = 0,
+        first: Sequence[client_batches.ClientBatches] | None = None,
+    ) -> UnitOutputs:
+        """Runs one chunk of clients.
+
+        Args:
+          inputs: The inputs of all clients.
+          positions: The positions of the chunk's clients.
+          number: The number of the chunk, which determines its device.
+          first: The batches of the chunk's first client if they have been read.
+
+        Raises:
+          tf.errors.OpError: If the work of a client fails.
+        """
+        functions = self._chunk_functions[number % len(self._chunk_functions)]()
+        data = [] if first is None else [first]
+        data += [self._read(inputs, p) for p in positions[len(data) :]]
+        outputs = self._run_chunk(inputs, positions, data, functions)
+        num_values = len(outputs) - len(self._pass.kept)
+        kept = [[] for _ in positions]
+        if self._pass.kept:
+            kept = list(zip(*map(tf.unstack, outputs[num_values:]), strict=True))
+        return UnitOutputs(outputs[:num_values], kept)
 
     def _chunk_size(
         self,

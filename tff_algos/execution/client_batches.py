@@ -14,7 +14,11 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.execution.array_dataset import InMemoryDataset
+from tff_algos.execution.array_dataset import (
+    ArrayDataset,
+    ElementDataset,
+    InMemoryDataset,
+)
 
 Batch = tuple[tf.Tensor | np.ndarray, ...]
 
@@ -134,6 +138,43 @@ def _in_memory(dataset: tf.data.Dataset) -> tuple[Batch, ...] | None:
     return tuple(
         tuple(tensor[start : start + size] for tensor in source._tensors)
         for start in range(0, num_elements - last, size)
+    )
+
+
+def in_arrays(dataset: tf.data.Dataset) -> InMemoryDataset | None:
+    """Returns an equal dataset of arrays, for those that `_in_memory` reads.
+
+    The dataset is one of numbers; `None` for others.
+    """
+    if isinstance(dataset, InMemoryDataset):
+        return dataset
+    kind = type(dataset).__name__
+    if kind == "_RepeatDataset":
+        once = in_arrays(dataset._input_dataset)
+        count = int(dataset._count)
+        if not isinstance(once, ArrayDataset) or count < 0:
+            return None
+        sizes = np.tile(np.diff(once.row_splits), count)
+        splits = np.append(0, np.cumsum(sizes))
+        return ArrayDataset(tuple(once.arrays), np.tile(once.rows, count), splits)
+    if kind == "_TensorDataset" and _of_numbers(dataset):
+        return ElementDataset(tuple(tensor.numpy() for tensor in dataset._tensors))
+    if kind != "_BatchDataset":
+        return None
+    source = dataset._input_dataset
+    if type(source).__name__ != "_TensorSliceDataset" or not _of_numbers(source):
+        return None
+    arrays = tuple(tensor.numpy() for tensor in source._tensors)
+    size, num_elements = int(dataset._batch_size), len(arrays[0])
+    if bool(dataset._drop_remainder):
+        num_elements -= num_elements % size
+    splits = np.append(np.arange(0, num_elements, size), num_elements)
+    return ArrayDataset(arrays, np.arange(num_elements), splits)
+
+
+def _of_numbers(dataset: tf.data.Dataset) -> bool:
+    return _of_tensors(dataset) and all(
+        tensor.dtype != tf.string for tensor in dataset._tensors
     )
 
 

@@ -1,7 +1,8 @@
 """Streaming client passes: clients run one by one in several threads.
 
-Clients' values are accumulated in the order of the clients, so results do not depend
-on the number of threads, and at most twice as many values as threads are alive.
+A pass is divided into units, each one client or one chunk of clients. Their values are
+accumulated in the order of the clients, so results do not depend on the number of
+threads, and at most twice as many values as threads are alive.
 """
 
 import collections
@@ -29,11 +30,13 @@ class ClientError(RuntimeError):
 
     Attributes:
       position: The client's position in the list of clients, from 0.
+      cause: What failed, without the client's position.
     """
 
     def __init__(self, position: int, num_clients: int, message: str):
         super().__init__(f"Client {position} of {num_clients}: {message}")
         self.position = position
+        self.cause = message
 
 
 def _cause(message: str) -> str:
@@ -72,6 +75,41 @@ class PassResult:
 
     accumulators: Tensors
     kept: Sequence[Sequence[tf.Tensor]]
+
+
+@attrs.frozen(eq=False)
+class UnitOutputs:
+    """What a unit of a pass computes.
+
+    Attributes:
+      values: A tensor for each tensor of the aggregates' values: the client's, or of a
+        vectorized unit the sum or the stack of its clients' values.
+      kept: For each client, a tensor for each kept output of the pass.
+    """
+
+    values: Tensors
+    kept: Sequence[Tensors]
+
+
+@attrs.frozen(eq=False)
+class PassWork:
+    """The work of one run of a pass, which `Workers` divide.
+
+    Attributes:
+      client_pass: The pass.
+      is_vectorized: Whether a unit is a chunk of clients that run at once.
+      takes_turns: Whether units must not run concurrently, or in other processes.
+      inputs: The inputs of all clients.
+      units: The positions of each unit's clients, in order.
+      run: Runs a unit in this process; threads may call it concurrently.
+    """
+
+    client_pass: ClientPass
+    is_vectorized: bool
+    takes_turns: bool
+    inputs: PassInputs
+    units: Sequence[range]
+    run: Callable[[range], UnitOutputs]
 
 
 class StreamingPass:
@@ -121,19 +159,38 @@ class StreamingPass:
         """
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
+        work = PassWork(
+            self._pass,
+            is_vectorized=False,
+            takes_turns=self._takes_turns,
+            inputs=inputs,
+            units=[range(p, p + 1) for p in range(inputs.num_clients)],
+            run=lambda unit: self.run_client(inputs, unit.start),
+        )
 
-        def work(position: int) -> tuple[Tensors, Tensors]:
-            outputs = self._run_client(inputs, position)
-            values = outputs[: len(outputs) - len(self._pass.kept)]
-            rest = running.collect(values, position, stacked=False)
-            return rest, outputs[len(values) :]
+        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence]:
+            rest = running.collect(outputs.values, unit.start, stacked=False)
+            return rest, outputs.kept
 
-        for values, own in workers.map_in_order(
-            work, inputs.num_clients, one_at_a_time=self._takes_turns
-        ):
-            kept.append(own)
+        for values, own in workers.map_units(work, collect):
+            for each in own:
+                kept.append(each)
             running.add(values)
         return PassResult(running.result(), kept.columns)
+
+    def run_client(self, inputs: PassInputs, position: int) -> UnitOutputs:
+        """Runs one client.
+
+        Args:
+          inputs: The inputs of all clients.
+          position: The client's position.
+
+        Raises:
+          ClientError: If the client's work fails.
+        """
+        outputs = self._run_client(inputs, position)
+        num_values = len(outputs) - len(self._pass.kept)
+        return UnitOutputs(outputs[:num_values], [outputs[num_values:]])
 
     def _run_client(self, inputs: PassInputs, position: int) -> Tensors:
         arguments = [
@@ -157,13 +214,40 @@ def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:
 
 
 class Workers:
-    """Threads that run clients' work, shared by all computations of a context."""
+    """Threads that run clients' work, shared by all computations of a context.
+
+    Attributes:
+      num_threads: The number of threads.
+    """
 
     def __init__(self, num_threads: int):
         self.num_threads = num_threads
         self._threads = futures.ThreadPoolExecutor(
             num_threads, thread_name_prefix="tff_algos-client"
         )
+
+    def map_units(
+        self, work: PassWork, collect: Callable[[range, UnitOutputs], _T]
+    ) -> Iterator[_T]:
+        """Yields `collect(unit, outputs)` for each unit of a pass, in order.
+
+        Args:
+          work: The work.
+          collect: Called once per unit, concurrently for different units.
+
+        Raises:
+          Exception: The exception of the first unit that fails.
+        """
+
+        def run(index: int) -> _T:
+            unit = work.units[index]
+            return collect(unit, work.run(unit))
+
+        return self.map_in_order(run, len(work.units), one_at_a_time=work.takes_turns)
+
+    def describe(self) -> str:
+        """Returns where the last pass ran, if not in this process, and what it sent."""
+        return ""
 
     def map_in_order(
         self,

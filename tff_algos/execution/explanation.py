@@ -39,6 +39,7 @@ class PassReport:
       client_bytes: Memory of a client's state or values, if known.
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
       seconds: How long it took, including tracing in the first call.
+      workers: The other processes where clients ran, and what was sent; may be empty.
     """
 
     num_clients: int
@@ -49,6 +50,7 @@ class PassReport:
     client_bytes: int | None
     chunk_size: int
     seconds: float
+    workers: str = ""
 
     def __str__(self) -> str:
         work = _count(len(self.leaves), "leaf", "leaves")
@@ -64,8 +66,10 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
+        if self.workers:
+            lines.append(self.workers)
         if self.client_bytes is not None:
-            lines.append(f"memory of a client: {_size(self.client_bytes)}")
+            lines.append(f"memory of a client: {size(self.client_bytes)}")
         return "\n    ".join(lines)
 
 
@@ -101,7 +105,8 @@ def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def _size(num_bytes: int) -> str:
+def size(num_bytes: float) -> str:
+    """Returns a number of bytes with its unit."""
     for unit in ("bytes", "kB", "MB"):
         if num_bytes < 1000:
             return f"{num_bytes:.3g} {unit}"

@@ -43,6 +43,7 @@ class Resources:
         never (`False`), or if it is faster (`None`).
       default_num_clients: Number of clients if the arguments do not determine it.
       max_kept_bytes: Memory for clients' values that a pass keeps for later passes.
+      clients_on_gpu: Whether clients run on GPUs, of this process or of others.
     """
 
     devices: Sequence[str]
@@ -52,6 +53,11 @@ class Resources:
     batch_clients: bool | None
     default_num_clients: int
     max_kept_bytes: int
+    clients_on_gpu: bool = attrs.field()
+
+    @clients_on_gpu.default
+    def _default_clients_on_gpu(self) -> bool:
+        return "GPU" in self.devices[0]
 
 
 @attrs.frozen(eq=False)
@@ -106,6 +112,7 @@ class PassRunner:
             client_bytes=None if known is None else known.client_bytes,
             chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
+            workers=self._resources.workers.describe(),
         )
         return result, report
 
@@ -118,7 +125,7 @@ class PassRunner:
             batched, obstacle = self._vectorized().batched, self._vectorized().obstacle
             if batched is not None:
                 try:
-                    on_gpu = _on_gpu(self._resources)
+                    on_gpu = self._resources.clients_on_gpu
                     budget = _GPU_CHUNK_BYTES if on_gpu else _CPU_CHUNK_BYTES
                     result = batched.run(inputs, workers, budget)
                     return result, "", batched.chunk_size
@@ -150,7 +157,7 @@ def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:
         client_pass, work, resources.devices, resources.cache, resources.row_memory
     )
     num_bytes = batched.client_bytes
-    if _on_gpu(resources) or num_bytes <= _MAX_CPU_CLIENT_BYTES or demanded:
+    if resources.clients_on_gpu or num_bytes <= _MAX_CPU_CLIENT_BYTES or demanded:
         return _Vectorization(batched, client_bytes=num_bytes)
     limit = f"above {_MAX_CPU_CLIENT_BYTES / 1000:.0f} kB per client this is faster"
     return _Vectorization(None, f"{limit} on a CPU", num_bytes)
@@ -162,7 +169,3 @@ def _say(reason: vectorization.NotVectorizableError, demanded: bool | None) -> N
     # Not the error itself: a handler that keeps records would keep its traceback, which
     # references the pass.
     logging.log(level, "Clients run one by one because of %s.", str(reason))
-
-
-def _on_gpu(resources: Resources) -> bool:
-    return "GPU" in resources.devices[0]

@@ -115,14 +115,14 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     if not array.is_compatible_dtype(value, dtype):
         found = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"Expected a value of type {type_spec}, found {found}.")
-    if _is_view(value) and value.dtype == dtype:
+    if is_view(value) and value.dtype == dtype:
         # `tf.constant` would copy it, lest the tensor changes with the array.
         device = eager_context.context().device_name
         return ops.EagerTensor(value, device, tf.as_dtype(dtype).as_datatype_enum)
     return tf.constant(value, dtype)
 
 
-def _as_numpy(tensor: tf.Tensor) -> Any:
+def as_numpy(tensor: tf.Tensor) -> Any:
     """Returns a tensor's value; of a large tensor a read-only view of its memory.
 
     A table of clients' updates is larger than all else in a round, and would otherwise
@@ -139,8 +139,8 @@ def _as_numpy(tensor: tf.Tensor) -> Any:
     return tensor.numpy()
 
 
-def _is_view(value: Any) -> bool:
-    """Returns whether a value is a view by `_as_numpy`, which nothing can change."""
+def is_view(value: Any) -> bool:
+    """Returns whether a value is a view by `as_numpy`, which nothing can change."""
     return (
         isinstance(value, np.ndarray)
         and isinstance(value.base, memoryview)
@@ -204,7 +204,7 @@ def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
     """
     match type_spec:
         case tff.TensorType():
-            return _as_numpy(next(tensors))
+            return as_numpy(next(tensors))
         case tff.SequenceType():
             spec = type_conversions.type_to_tf_structure(type_spec.element)
             return tf.data.experimental.from_variant(next(tensors), spec)

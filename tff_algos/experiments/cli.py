@@ -43,6 +43,9 @@ _LAUNCH_FLAGS = (
     "resume",
     "runtime",
     "runtime_devices",
+    "ray_address",
+    "ray_workers",
+    "ray_worker_resources",
     "module",
 )
 
@@ -89,15 +92,31 @@ def _define_launch_flags() -> None:
     flags.DEFINE_enum(
         "runtime",
         "in_process",
-        ["in_process", "native"],
-        "What runs TFF computations: this process, on GPUs where there are any, or "
-        "TFF's own C++ worker on the CPU.",
+        ["in_process", "native", "ray"],
+        "What runs TFF computations: this process, on GPUs where there are any; TFF's "
+        "own C++ worker on the CPU; or this process with the clients in Ray workers.",
     )
     flags.DEFINE_list(
         "runtime_devices",
         None,
         "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (all GPUs, or "
         "the CPU where there is none).",
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "HOST:PORT of the Ray cluster that --runtime=ray joins (Ray of its own on this "
+        "machine).",
+    )
+    flags.DEFINE_integer(
+        "ray_workers",
+        None,
+        "Number of workers of --runtime=ray (as many as there is room for).",
+    )
+    flags.DEFINE_list(
+        "ray_worker_resources",
+        None,
+        "What a worker of --runtime=ray takes, such as CPU:2 or GPU:1 (CPU:1).",
     )
 
 
@@ -243,6 +262,9 @@ def _run(settings: Mapping[str, Any]) -> int:
         resume=FLAGS.resume,
         runtime=FLAGS.runtime,
         runtime_devices=FLAGS.runtime_devices,
+        ray_address=FLAGS.ray_address,
+        ray_workers=FLAGS.ray_workers,
+        ray_worker_resources=FLAGS.ray_worker_resources,
         command=sys.argv,
     )
     try:

@@ -17,8 +17,11 @@ from tff_algos.experiments.run_spec import RunResult, RunSpec
 
 # Beside those of `experiments.cli`.
 USER_ERRORS = (
+    execution.CannotTravelError,
+    execution.ClusterError,
     execution.NativeRuntimeError,
     execution.UnknownDeviceError,
+    execution.WorkerLostError,
     TaskError,
     catalog.UnknownAlgorithmError,
 )

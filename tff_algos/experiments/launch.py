@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import math
 import pathlib
 import platform
 import subprocess
@@ -24,6 +25,15 @@ from tff_algos.optimizers import build_optimizer
 
 _SOURCE = pathlib.Path(__file__).parents[2]
 
+Runtime = Literal["in_process", "native", "ray"]
+# The settings of one runtime alone.
+_OF_RUNTIME = {
+    "runtime_devices": "in_process",
+    "ray_address": "ray",
+    "ray_workers": "ray",
+    "ray_worker_resources": "ray",
+}
+
 
 @attrs.frozen(kw_only=True)
 class Launch:
@@ -34,8 +44,12 @@ class Launch:
       cache_dir: As in `tasks.task.DataOptions`.
       output_dir: The results folder; None for a new one below `runs`.
       resume: Whether to go on with the run in `output_dir`, if there is one.
-      runtime: What runs TFF computations: this process, or TFF's own C++ worker.
+      runtime: What runs TFF computations: this process, TFF's own C++ worker, or this
+        process with the clients in Ray workers.
       runtime_devices: Devices of the in-process runtime; None for all GPUs, or the CPU.
+      ray_address: The Ray cluster to join; None to start Ray on this machine.
+      ray_workers: The number of Ray workers; None for as many as there is room for.
+      ray_worker_resources: What a Ray worker takes, as "GPU:1"; None for "CPU:1".
       command: What config.json records as the run's origin.
     """
 
@@ -43,8 +57,11 @@ class Launch:
     cache_dir: str | None = None
     output_dir: str | pathlib.Path | None = None
     resume: bool = True
-    runtime: Literal["in_process", "native"] = "in_process"
+    runtime: Runtime = "in_process"
     runtime_devices: Sequence[str] | None = None
+    ray_address: str | None = None
+    ray_workers: int | None = None
+    ray_worker_resources: Sequence[str] | None = None
     command: Any = None
 
 
@@ -56,8 +73,11 @@ def run(
     cache_dir: str | None = None,
     output_dir: str | pathlib.Path | None = None,
     resume: bool = True,
-    runtime: Literal["in_process", "native"] = "in_process",
+    runtime: Runtime = "in_process",
     runtime_devices: Sequence[str] | None = None,
+    ray_address: str | None = None,
+    ray_workers: int | None = None,
+    ray_worker_resources: Sequence[str] | None = None,
     modules: Sequence[str] = (),
     **settings: Any,
 ) -> RunResult:
@@ -75,10 +95,16 @@ def run(
       cache_dir: Folder of real data sets; None for TFF's own.
       output_dir: The results folder; None for a new one below `runs`.
       resume: Whether to go on with the run in `output_dir`, if there is one.
-      runtime: What runs TFF computations: this process, on GPUs where there are any, or
-        TFF's own C++ worker. It becomes TFF's default context.
+      runtime: What runs TFF computations: this process, on GPUs where there are any;
+        TFF's own C++ worker; or this process with the clients in Ray workers. It
+        becomes TFF's default context.
       runtime_devices: Devices of the in-process runtime, such as "GPU:0"; None for all
         GPUs, or the CPU.
+      ray_address: `HOST:PORT` of the Ray cluster to join; None to start Ray on this
+        machine.
+      ray_workers: The number of Ray workers; None for as many as there is room for.
+      ray_worker_resources: What a Ray worker takes, such as "CPU:2" or "GPU:1"; None
+        for "CPU:1".
       modules: Modules of other packages that `algo` and `task` may be from.
       **settings: Every other flag of the command line, by name and typed: of the run
         (`seed`, `rounds_per_eval`), the algorithm (`memory_decay`) and the task
@@ -101,6 +127,9 @@ def run(
         resume=resume,
         runtime=runtime,
         runtime_devices=runtime_devices,
+        ray_address=ray_address,
+        ray_workers=ray_workers,
+        ray_worker_resources=ray_worker_resources,
         command="tff_algos.experiments.run",
     )
     recipe = catalog.get(algo, choices.algorithms) if isinstance(algo, str) else algo
@@ -214,20 +243,57 @@ def set_context(launch: Launch) -> None:
     """Makes the runtime that was asked for TFF's default.
 
     Raises:
-      HyperparameterError: If devices are chosen for a runtime that has none.
+      HyperparameterError: If a setting is invalid, or of another runtime.
+      execution.ClusterError: If Ray cannot run what was asked for.
       execution.UnknownDeviceError: If a device does not exist.
     """
+    for name, runtime in _OF_RUNTIME.items():
+        value = getattr(launch, name)
+        if value is not None and launch.runtime != runtime:
+            raise HyperparameterError(
+                name,
+                ",".join(value) if isinstance(value, list | tuple) else value,
+                f"nothing, --runtime={launch.runtime} does not use it; it belongs to "
+                f"--runtime={runtime}",
+            )
     if launch.runtime == "in_process":
         execution.set_in_process_context(runtime_devices=launch.runtime_devices)
-        return
-    if launch.runtime_devices is not None:
-        raise HyperparameterError(
-            "runtime_devices",
-            ",".join(launch.runtime_devices),
-            "nothing, --runtime=native does not use it; it belongs to "
-            "--runtime=in_process",
+    elif launch.runtime == "native":
+        execution.set_native_context()
+    else:
+        if launch.ray_workers is not None and launch.ray_workers < 1:
+            raise HyperparameterError(
+                "ray_workers", launch.ray_workers, "an integer >= 1"
+            )
+        execution.set_ray_context(
+            launch.ray_workers,
+            address=launch.ray_address,
+            resources_per_worker=_worker_resources(launch.ray_worker_resources),
         )
-    execution.set_native_context()
+
+
+def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:
+    """Returns the amounts of resources by name.
+
+    Raises:
+      HyperparameterError: If a text is not NAME:AMOUNT.
+    """
+    if texts is None:
+        return None
+    found = {}
+    for text in texts:
+        name, _, amount = text.partition(":")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            found[name] = math.nan
+        if not name or not 0 < found[name] < math.inf:
+            raise HyperparameterError(
+                "ray_worker_resources",
+                text,
+                "a list of NAME:AMOUNT, such as CPU:1 or GPU:1, with amounts > 0",
+            )
+    return found or None
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):

@@ -15,8 +15,8 @@ from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_share import ShareMode, with_shared_examples
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import server_examples
-from tff_algos.experiments.physical_memory import check_server_memory
 from tff_algos.experiments.declarations import Settings
+from tff_algos.experiments.physical_memory import check_server_memory
 from tff_algos.experiments.recipe import Recipe, of
 from tff_algos.experiments.settings import (
     ClientOptimizer,

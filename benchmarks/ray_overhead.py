@@ -1,0 +1,140 @@
+"""Rounds with clients in Ray workers, compared with one process's.
+
+    python benchmarks/ray_overhead.py --workloads=W1,W2 --workers=1,2
+
+The contexts take turns, round by round, so that a slowdown of the machine affects all of
+them, and must agree to the bit. Prints seconds per round, the bytes that the driver sent
+and received, and the seconds that the workers computed. Needs `make setup RAY=1`.
+"""
+
+import argparse
+import contextlib
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from tff_algos import compat  # noqa: F401  # isort: skip
+
+import attrs
+import numpy as np
+import tensorflow_federated as tff
+
+from benchmarks.comparison import engines
+from benchmarks.engines import run_tff, workloads
+from tff_algos import execution
+
+_HERE = "one process"
+
+
+@attrs.frozen
+class Measured:
+    """One context's rounds of a workload, without the first.
+
+    Attributes:
+      seconds: Of each round.
+      sent: Bytes that the driver sent in the last round; `None` in one process.
+      received: Bytes that it received.
+      worker_seconds: How long workers computed in the last round, added up.
+    """
+
+    seconds: Sequence[float]
+    sent: int | None = None
+    received: int | None = None
+    worker_seconds: float | None = None
+
+
+def table(measured: Mapping[str, Mapping[str, Measured]]) -> str:
+    """Returns the rows of a Markdown table, one per workload and context.
+
+    Args:
+      measured: By workload, then by context; the first is one process.
+    """
+    titles = ("workload", "clients in", "s per round: median (min-max)")
+    titles += ("sent, MB", "received, MB", "workers, s")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for workload, contexts in measured.items():
+        for name, each in contexts.items():
+            median = statistics.median(each.seconds)
+            spread = f"{min(each.seconds):.3g}-{max(each.seconds):.3g}"
+            cells = ["", "", ""]
+            if each.sent is not None:
+                cells = [
+                    f"{each.sent / 1e6:.3g}",
+                    f"{each.received / 1e6:.3g}",
+                    f"{each.worker_seconds:.3g}",
+                ]
+            row = [workload, name, f"{median:.3g} ({spread})", *cells]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _measure(
+    workload: workloads.Workload,
+    contexts: Mapping[str, execution.InProcessContext],
+    num_rounds: int,
+) -> dict[str, Measured]:
+    inputs = workloads.generate(workload, seed=0)
+    arguments = argparse.Namespace(keras=False, own_layers=False, process="tff")
+    process = run_tff._build_process(inputs, arguments)
+    clients = run_tff._build_clients(inputs)
+    states, seconds = {}, {name: [] for name in contexts}
+    for number in range(num_rounds + 1):
+        for name, context in contexts.items():
+            with tff.framework.get_context_stack().install(context):
+                if number == 0:
+                    states[name] = process.initialize()
+                start = time.perf_counter()
+                states[name] = process.next(states[name], clients).state
+                if number:
+                    seconds[name].append(time.perf_counter() - start)
+    expected = process.get_model_weights(states[_HERE]).trainable
+    for name, state in states.items():
+        for one, other in zip(
+            process.get_model_weights(state).trainable, expected, strict=True
+        ):
+            if not np.array_equal(one, other):
+                raise AssertionError(f"{workload.name}: {name} has other weights.")
+    found = {}
+    for name, context in contexts.items():
+        found[name] = Measured(seconds[name])
+        if isinstance(context, execution.RayContext):
+            traffic = context.traffic
+            found[name] = Measured(
+                seconds[name],
+                traffic.sent_bytes,
+                traffic.reply_bytes,
+                traffic.worker_seconds,
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workloads", default="W1,W2", help="of W1 to W6")
+    parser.add_argument("--workers", default="1,2", help="numbers of workers")
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    known = engines.WORKLOADS
+    unknown = [n for n in arguments.workloads.split(",") if n not in known]
+    if unknown:
+        parser.error(f"--workloads: {unknown[0]!r} is not one of {', '.join(known)}")
+    with contextlib.ExitStack() as stack:
+        contexts = {_HERE: execution.InProcessContext()}
+        for number in map(int, arguments.workers.split(",")):
+            # Half a CPU each, so that all contexts' workers fit; only one computes.
+            context = execution.RayContext(number, resources_per_worker={"CPU": 0.5})
+            stack.enter_context(contextlib.closing(context))
+            contexts[f"{number} Ray worker{'s' if number > 1 else ''}"] = context
+        measured = {}
+        for name in arguments.workloads.split(","):
+            measured[name] = _measure(known[name], contexts, arguments.rounds)
+            print(table({name: measured[name]}), flush=True)
+    print(table(measured))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The table of rounds with clients in Ray workers."""
+
+import pytest
+
+from benchmarks import ray_overhead
+from benchmarks.ray_overhead import Measured
+
+
+def test_rows_have_medians_and_megabytes():
+    here = Measured([0.5, 0.25, 0.375])
+    there = Measured([2.0], sent=1_500_000, received=20_000, worker_seconds=0.75)
+    lines = ray_overhead.table({"W1": {"one process": here, "1 Ray worker": there}})
+    assert lines.splitlines()[2:] == [
+        "| W1 | one process | 0.375 (0.25-0.5) |  |  |  |",
+        "| W1 | 1 Ray worker | 2 (2-2) | 1.5 | 0.02 | 0.75 |",
+    ]
+
+
+def test_an_unknown_workload_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["ray_overhead.py", "--workloads=W1,W99"])
+    with pytest.raises(SystemExit):
+        ray_overhead.main()
+    assert "'W99' is not one of W1, W2" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""Starting and ending Ray: what is wrong is one line, and nothing is left behind."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.testing.ended_processes import assert_gone
+from tff_algos.execution.distributed import cluster
+
+_ROOT = pathlib.Path(__file__).parents[3]
+
+
+def test_a_missing_package_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(cluster.ClusterError, match="make setup RAY=1") as error:
+        cluster.open_cluster(None, 1, {"CPU": 1})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "per_worker", "message"),
+    [
+        (3, {"CPU": 1}, "3 workers with CPU: 1 each need 3, found 2"),
+        (1, {"CPU": 1, "GPU": 1}, "1 worker with GPU: 1 each need 1, found 0"),
+        (2, {"CPU": 0.5, "big": 2}, "2 workers with big: 2 each need 4, found 3"),
+    ],
+)
+def test_too_few_resources_are_named(num_workers, per_worker, message):
+    with pytest.raises(cluster.ClusterError, match=re.escape(message)):
+        cluster.fitting(num_workers, per_worker, {"CPU": 2.0, "big": 3.0})
+
+
+def test_as_many_workers_start_as_fit():
+    available = {"CPU": 8.0, "GPU": 3.0}
+    assert cluster.fitting(None, {"CPU": 2}, available) == 4
+    assert cluster.fitting(None, {"CPU": 2, "GPU": 1}, available) == 3
+    assert cluster.fitting(2, {"CPU": 2}, available) == 2
+    with pytest.raises(cluster.ClusterError, match="1 worker with big: 1 each need 1"):
+        cluster.fitting(None, {"big": 1}, available)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nowhere", "expected HOST:PORT .*found 'nowhere'"),
+        ("ray://head:10001", "expected HOST:PORT"),
+        ("127.0.0.1:1", "nothing answers at '127.0.0.1:1' .*ray start --head --port=1"),
+        ("127.0.0.1:99999", "nothing answers"),
+    ],
+)
+def test_an_unreachable_address_is_named(address, message):
+    with pytest.raises(cluster.ClusterError, match=message) as error:
+        cluster._check_address(address)
+    assert "\n" not in str(error.value)
+
+
+def test_workers_get_the_environment_that_decides_numbers(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.setenv("PYTHONPATH", "/other")
+    environment = cluster.worker_environment()
+    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert environment["PYTHONPATH"] == f"{_ROOT}:/other"
+
+
+_SCRIPT = """
+import os, signal, sys
+import psutil
+from tff_algos.execution.distributed import cluster
+# A shell may have started the tests with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+opened = cluster.open_cluster(None, 1, {"CPU": 1})
+own = psutil.Process()
+folder = opened.close.janitor._folder
+print(folder, *[each.pid for each in own.children(recursive=True)], flush=True)
+exec(sys.argv[1])
+"""
+_ENDS = {
+    "return": ("pass", [0]),
+    "exception": ("raise ValueError('ours')", [1]),
+    "os._exit": ("os._exit(4)", [4]),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", [-15]),
+    "SIGINT": ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", [1, -2]),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", [-9]),
+}
+
+
+@pytest.mark.parametrize("end", _ENDS)
+def test_ray_ends_with_its_process(end):
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    statement, status = _ENDS[end]
+    segments = set(pathlib.Path("/dev/shm").glob("*plasma*"))
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, statement],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=_ROOT,
+    )
+    assert done.returncode in status, done.stderr
+    folder, *pids = done.stdout.split()
+    assert len(pids) >= 4
+    for pid in pids:
+        assert_gone(int(pid), seconds=10.0)
+    assert set(pathlib.Path("/dev/shm").glob("*plasma*")) <= segments
+    assert not pathlib.Path(folder).exists()

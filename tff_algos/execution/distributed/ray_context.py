@@ -1,0 +1,162 @@
+"""Runs the client passes of TFF computations on Ray, with one process's results.
+
+The driver, which is this process, compiles and plans a computation, runs its server
+stages, and adds clients' values in the clients' order. Workers run the clients.
+"""
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import tensorflow_federated as tff
+
+from tff_algos.execution import in_process
+from tff_algos.execution.distributed import cluster as cluster_lib
+from tff_algos.execution.distributed.fleet import Fleet
+from tff_algos.execution.distributed.remote_workers import RemoteWorkers, Traffic
+from tff_algos.execution.distributed.worker import WorkerInfo
+
+
+class RayContext(in_process.InProcessContext):
+    """An in-process context whose clients run in workers."""
+
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        address: str | None = None,
+        resources_per_worker: Mapping[str, float] | None = None,
+        clients_per_sum: int = 1,
+        start_seconds: float = 300.0,
+        **kwargs: Any,
+    ):
+        """Initializes the context; see `set_ray_context` for the arguments."""
+        per_worker = dict(resources_per_worker or {"CPU": 1})
+        _check(num_workers, per_worker, clients_per_sum)
+        super().__init__(**kwargs)
+        cluster = cluster_lib.open_cluster(address, num_workers, per_worker)
+        try:
+            self._fleet = Fleet(cluster, cluster.num_workers, per_worker, start_seconds)
+        except BaseException:
+            cluster.close()
+            raise
+        self._workers = RemoteWorkers(cluster.ray, self._fleet, clients_per_sum)
+        on_gpu = any("GPU" in d for info in self._fleet.infos for d in info.devices)
+        self._resources = attrs.evolve(
+            self._resources, workers=self._workers, clients_on_gpu=on_gpu
+        )
+        self._close = weakref.finalize(
+            self, _close_all, self._fleet, cluster, os.getpid()
+        )
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the last pass over clients sent, received and took."""
+        return self._workers.traffic
+
+    @property
+    def workers(self) -> list[WorkerInfo]:
+        """The workers that have started."""
+        return self._fleet.infos
+
+    def close(self) -> None:
+        """Ends the workers, and Ray if the context started it; idempotent.
+
+        It happens by itself when the program ends.
+        """
+        self._close()
+
+
+def set_ray_context(
+    num_workers: int | None = None,
+    address: str | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    clients_per_sum: int = 1,
+    start_seconds: float = 300.0,
+    **kwargs: Any,
+) -> RayContext:
+    """Makes Ray workers run clients, as this thread's default context.
+
+    Results do not depend on the number of workers, nor on which of them fail. With
+    `clients_per_sum=1` they are those of the in-process context to the bit, if
+    TensorFlow uses as many threads within an op there (`TF_NUM_INTRAOP_THREADS`), and
+    processors are of the same kind.
+
+    Args:
+      num_workers: The number of workers; `None` for as many as there is room for.
+      address: `HOST:PORT` of a Ray cluster to join; `None` to start Ray on this machine
+        and end it with the program. A program that has called `ray.init` goes on with
+        that Ray.
+      resources_per_worker: What Ray reserves for a worker, by default `{"CPU": 1}`; use
+        `{"GPU": 1}` for a worker per GPU. A worker runs as many clients at a time as it
+        has CPUs.
+      clients_per_sum: How many clients' values a worker adds before it sends them,
+        where clients run one by one and are only summed. More than 1 sends less;
+        results then differ from one process's by rounding.
+      start_seconds: How long to wait for the workers, which import TensorFlow.
+      **kwargs: As in `set_in_process_context`.
+
+    Returns:
+      The context. It replaces and closes an earlier one of this thread.
+
+    Raises:
+      ClusterError: If Ray is missing, or what was asked for cannot be had.
+      ValueError: If an argument is out of range.
+    """
+    # Its workers would keep what the new ones need.
+    current = tff.framework.get_context_stack().current
+    if isinstance(current, RayContext):
+        current.close()
+    context = RayContext(
+        num_workers,
+        address=address,
+        resources_per_worker=resources_per_worker,
+        clients_per_sum=clients_per_sum,
+        start_seconds=start_seconds,
+        **kwargs,
+    )
+    tff.framework.set_default_context(context)
+    return context
+
+
+@contextlib.contextmanager
+def ray_context(num_workers: int | None = None, **kwargs: Any) -> Iterator[RayContext]:
+    """Runs the body in a new `RayContext`, and closes it.
+
+    Args:
+      num_workers: As in `set_ray_context`.
+      **kwargs: As in `set_ray_context`.
+
+    Yields:
+      The context.
+    """
+    with (
+        contextlib.closing(RayContext(num_workers, **kwargs)) as context,
+        tff.framework.get_context_stack().install(context),
+    ):
+        yield context
+
+
+def _close_all(fleet: Fleet, cluster: cluster_lib.Cluster, owner: int) -> None:
+    if os.getpid() == owner:  # Not in a fork of the owner.
+        fleet.close()
+        cluster.close()
+
+
+def _check(
+    num_workers: int | None, per_worker: Mapping[str, float], clients_per_sum: int
+) -> None:
+    for name, value in (
+        ("num_workers", 1 if num_workers is None else num_workers),
+        ("clients_per_sum", clients_per_sum),
+    ):
+        if value < 1:
+            raise ValueError(f"Expected {name} of at least 1, found {value}.")
+    for name, amount in per_worker.items():
+        if amount <= 0:
+            raise ValueError(
+                f"Expected resources_per_worker of more than 0, found {name}: "
+                f"{amount:g}."
+            )

@@ -1,0 +1,204 @@
+"""The process that runs shares of client passes: a Ray actor."""
+
+import collections
+import hashlib
+import os
+import pathlib
+import platform
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.util import _pywrap_util_port
+
+from tff_algos.execution import (
+    client_batches,
+    client_passes,
+    devices,
+    pass_runner,
+    row_memory,
+)
+from tff_algos.execution.distributed import shares
+
+# A pass takes several megabytes; a run has a few.
+_MAX_PASSES = 32
+# What decides which kernels TensorFlow and oneDNN choose on an x86 processor.
+_VECTOR_FLAGS = ("avx", "fma", "amx")
+
+
+@attrs.frozen
+class Versions:
+    """What must be the same in all processes.
+
+    Attributes:
+      python: Python's version.
+      tensorflow: TensorFlow's version.
+      tff: TensorFlow Federated's version.
+      tff_algos: A digest of the code that runs computations.
+      onednn: Whether TensorFlow uses oneDNN's kernels.
+    """
+
+    python: str
+    tensorflow: str
+    tff: str
+    tff_algos: str
+    onednn: bool
+
+
+@attrs.frozen
+class WorkerInfo:
+    """A worker process.
+
+    Attributes:
+      versions: What it runs.
+      host: The name of its machine.
+      pid: Its process id.
+      devices: The devices that it uses.
+      processor: The vector instructions of its processor.
+    """
+
+    versions: Versions
+    host: str
+    pid: int
+    devices: tuple[str, ...]
+    processor: str
+
+
+def versions() -> Versions:
+    """Returns the versions of this process."""
+    folder = pathlib.Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return Versions(
+        platform.python_version(),
+        tf.__version__,
+        tff.__version__,
+        digest.hexdigest()[:12],
+        bool(_pywrap_util_port.IsMklEnabled()),
+    )
+
+
+def processor() -> str:
+    """Returns the vector instructions of this machine's processor, if known."""
+    file = pathlib.Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    for line in lines:
+        name, _, flags = line.partition(":")
+        if name.strip() == "flags":
+            vector = [f for f in flags.split() if f.startswith(_VECTOR_FLAGS)]
+            return " ".join(sorted(vector))
+    return platform.machine()
+
+
+def intra_op_threads() -> int:
+    """Returns the number of threads that TensorFlow uses within an op here.
+
+    Results depend on it, because ops divide their sums by it.
+    """
+    set_here = tf.config.threading.get_intra_op_parallelism_threads()
+    return (
+        set_here
+        or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
+        or len(os.sched_getaffinity(0))
+    )
+
+
+@attrs.frozen(eq=False)
+class Reply:
+    """A worker's answer.
+
+    Attributes:
+      units: The reply to each unit.
+      seconds: How long the worker took.
+    """
+
+    units: Sequence[shares.UnitReply]
+    seconds: float
+
+
+class Worker:
+    """Runs shares; passes and the server's values stay for later shares."""
+
+    def __init__(self, num_threads: int, num_intra_op_threads: int):
+        """Initializes TensorFlow.
+
+        Args:
+          num_threads: How many clients run at a time.
+          num_intra_op_threads: As `intra_op_threads` of the driver.
+        """
+        if intra_op_threads() != num_intra_op_threads:
+            threading = tf.config.threading
+            threading.set_intra_op_parallelism_threads(num_intra_op_threads)
+        self._resources = pass_runner.Resources(
+            devices=devices.resolve(None),
+            workers=client_passes.Workers(num_threads),
+            cache=client_batches.BatchCache(0),
+            row_memory=row_memory.RowMemory(),
+            batch_clients=None,
+            default_num_clients=0,
+            max_kept_bytes=0,
+        )
+        self._passes: collections.OrderedDict[str, shares.PassOfWorker]
+        self._passes = collections.OrderedDict()
+        self._server_key: int | None = None
+        self._server: Any = None
+
+    def describe(self) -> WorkerInfo:
+        """Returns what this process is."""
+        return WorkerInfo(
+            versions(),
+            socket.gethostname(),
+            os.getpid(),
+            tuple(self._resources.devices),
+            processor(),
+        )
+
+    def run(
+        self,
+        pass_key: str,
+        pass_box: Sequence[Any],
+        server_key: int,
+        server_box: Sequence[Any],
+        units: Sequence[shares.UnitInputs],
+    ) -> Reply:
+        """Runs units of a pass.
+
+        Args:
+          pass_key: Identifies the pass.
+          pass_box: The pass, or a reference to it, in a sequence, so that only a worker
+            that lacks it fetches it.
+          server_key: Identifies the server's values.
+          server_box: The server's values, in the same way.
+          units: The units.
+
+        Returns:
+          The replies to the units.
+        """
+        start = time.perf_counter()
+        if pass_key not in self._passes:
+            self._passes[pass_key] = shares.PassOfWorker(
+                *_opened(pass_box), self._resources
+            )
+            if len(self._passes) > _MAX_PASSES:
+                self._passes.popitem(last=False)
+        self._passes.move_to_end(pass_key)
+        own = self._passes[pass_key]
+        if server_key != self._server_key:
+            self._server = own.unpack_server(_opened(server_box))
+            self._server_key = server_key
+        replies = own.run(self._server, units)
+        return Reply(replies, time.perf_counter() - start)
+
+
+def _opened(box: Sequence[Any]) -> Any:
+    (content,) = box
+    if isinstance(content, list | tuple):
+        return content
+    import ray
+
+    return ray.get(content)
