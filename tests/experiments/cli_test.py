@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -407,14 +406,12 @@ ANSWERED_AT_ONCE = {
 @pytest.mark.parametrize("arguments", ANSWERED_AT_ONCE, ids=" ".join)
 def test_questions_and_typos_are_answered_without_tensorflow(arguments):
     status, expected = ANSWERED_AT_ONCE[arguments]
-    start = time.process_time()
     finished = subprocess.run(
         [sys.executable, "-X", "importtime", str(ROOT / "main.py"), *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert time.process_time() - start < 1
     assert finished.returncode == status
     assert expected in finished.stdout + finished.stderr
     imported = re.findall(r"\| +(\S+)$", finished.stderr, re.MULTILINE)

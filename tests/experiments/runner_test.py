@@ -117,6 +117,12 @@ def numbers(directory):
     return rows, (directory / "per_client.csv").read_text()
 
 
+def clients_after(directory, epoch):
+    """The rows of per_client.csv after that many epochs of personalization."""
+    with open(directory / "per_client.csv", newline="") as file:
+        return [row for row in csv.DictReader(file) if int(row["epoch"]) == epoch]
+
+
 def test_the_results_folder_holds_everything(uninterrupted):
     directory, result = uninterrupted
     assert result.rounds_done == 9 and result.stopped_by is None
@@ -125,6 +131,7 @@ def test_the_results_folder_holds_everything(uninterrupted):
         "checkpoints",
         "config.json",
         "metrics.csv",
+        "model",
         "per_client.csv",
         "plots",
         "summary.json",
@@ -149,15 +156,11 @@ def test_the_results_folder_holds_everything(uninterrupted):
 def test_the_summary_is_what_the_clients_file_says(uninterrupted):
     directory, _ = uninterrupted
     summary = json.loads((directory / "summary.json").read_text())
-    with open(directory / "per_client.csv", newline="") as file:
-        clients = list(csv.DictReader(file))
-    assert [row["client_id"] for row in clients] == ["8", "9", "10", "11", "12"]
     people = summary["personalization"]
-    for kind, column in (
-        ("initial", "accuracy_after_0_epochs"),
-        ("personalized", "accuracy_after_2_epochs"),
-    ):
-        values = [float(row[column]) for row in clients]
+    for kind, epoch in (("initial", 0), ("personalized", 2)):
+        clients = clients_after(directory, epoch)
+        assert [row["client_id"] for row in clients] == ["8", "9", "10", "11", "12"]
+        values = [float(row["accuracy"]) for row in clients]
         assert people[f"{kind}_accuracy"] == pytest.approx(np.mean(values))
         assert people[f"{kind}_accuracy_std"] == pytest.approx(np.std(values))
     assert summary["personalization"]["num_clients"] == 5
@@ -167,10 +170,9 @@ def test_the_summary_is_what_the_clients_file_says(uninterrupted):
 def test_the_initial_accuracy_is_that_of_the_final_model(uninterrupted, stages):
     directory, _ = uninterrupted
     rows = read_rows(directory / "metrics.csv")
-    with open(directory / "per_client.csv", newline="") as file:
-        clients = list(csv.DictReader(file))
+    clients = clients_after(directory, 0)
     sizes = [int(row["num_test_examples"]) for row in clients]
-    initial = [float(row["accuracy_after_0_epochs"]) for row in clients]
+    initial = [float(row["accuracy"]) for row in clients]
     assert rows[-1]["eval/accuracy"] == pytest.approx(
         np.average(initial, weights=sizes), rel=1e-6
     )
