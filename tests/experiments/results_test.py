@@ -60,9 +60,9 @@ def test_clients_have_a_row_for_each_epoch(tmp_path):
     )
     results.write_clients(tmp_path / "per_client.csv", [client])
     assert (tmp_path / "per_client.csv").read_text().splitlines() == [
-        "client_id,num_train_examples,num_test_examples,epoch,accuracy,loss",
-        "a,7,3,0,0.25,2.0",
-        "a,7,3,1,0.5,1.0",
+        "client_id,seen,num_train_examples,num_test_examples,epoch,accuracy,loss",
+        "a,false,7,3,0,0.25,2.0",
+        "a,false,7,3,1,0.5,1.0",
     ]
 
 

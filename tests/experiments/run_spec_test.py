@@ -2,6 +2,7 @@
 
 import types
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -63,3 +64,14 @@ def test_metrics_are_columns_with_nan_where_there_is_no_value():
     )
     np.testing.assert_array_equal(result.metrics["loss"], [0.5, 0.25])
     np.testing.assert_array_equal(result.metrics["eval"], [np.nan, 0.75])
+
+
+def test_seen_clients_are_told_apart_only_where_others_are_evaluated():
+    task = tiny_task.make()
+    spec = make_spec(1, seen_eval_clients=3)
+    assert len(spec.seen_eval_client_ids()) == 3
+    assert set(spec.seen_eval_client_ids()) <= set(task.train_client_ids)
+    assert make_spec(1).seen_eval_client_ids() == []
+    all_train = attrs.evolve(task, eval_client_ids=task.train_client_ids)
+    with pytest.raises(HyperparameterError, match=r"seen_eval_clients=3 .*=tiny: all"):
+        attrs.evolve(spec, task=all_train)

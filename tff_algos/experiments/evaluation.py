@@ -185,6 +185,7 @@ class ClientResult:
 
     Attributes:
       client_id: The client.
+      seen: Whether it is a training client.
       num_train_examples: The number of examples for fine-tuning.
       num_test_examples: The number of test examples; 0 excludes the client from means.
       accuracy: [P + 1], after epochs 0 (the initial model), 1, ..., P.
@@ -192,35 +193,38 @@ class ClientResult:
     """
 
     client_id: str
+    seen: bool = False
     num_train_examples: int
     num_test_examples: int
     accuracy: tuple[float, ...]
     loss: tuple[float, ...]
 
 
-def personalize(
+PersonalizeFn = Callable[
+    [tff.learning.models.ModelWeights, Sequence[str]], Iterator[list[ClientResult]]
+]
+
+
+def build_personalize_fn(
     task: Task,
-    weights: tff.learning.models.ModelWeights,
-    client_ids: Sequence[str],
     optimizer: tff.learning.optimizers.Optimizer,
     *,
     num_epochs: int,
     batch_size: int,
     seed: int = 0,
-) -> Iterator[list[ClientResult]]:
-    """Fine-tunes and tests the model on each client separately.
+) -> PersonalizeFn:
+    """Builds the fine-tuning and test of a model on each client separately.
 
     Args:
       task: The clients and the model.
-      weights: The model to personalize; not modified.
-      client_ids: The clients.
       optimizer: The optimizer of fine-tuning.
       num_epochs: Personalization epochs P, >= 0.
       batch_size: Examples per fine-tuning batch.
       seed: Seed of the order of the examples.
 
-    Yields:
-      The results of several clients at a time, in order.
+    Returns:
+      A function of the weights to personalize, which are not modified, and of client
+      ids. It yields the results of several clients at a time, in order.
     """
     computation = personalization.build_personalization_eval(
         task.model,
@@ -230,9 +234,13 @@ def personalize(
         max_num_clients=_CLIENTS_PER_CALL,
         seed=seed,
     )
-    for start in range(0, len(client_ids), _CLIENTS_PER_CALL):
-        group = client_ids[start : start + _CLIENTS_PER_CALL]
-        yield _personalize_group(task, weights, group, computation)
+
+    def personalize(weights, client_ids):
+        for start in range(0, len(client_ids), _CLIENTS_PER_CALL):
+            group = client_ids[start : start + _CLIENTS_PER_CALL]
+            yield _personalize_group(task, weights, group, computation)
+
+    return personalize
 
 
 def _personalize_group(task, weights, client_ids, computation):
@@ -247,7 +255,7 @@ def _personalize_group(task, weights, client_ids, computation):
         for client_id in client_ids
     ]
     curves = computation(weights, clients)[personalization.PERSONALIZED]
-    results = []
+    results, training = [], set(task.train_client_ids)
     for index, client_id in enumerate(client_ids):
         num_train = len(task.examples(client_id, "train")[0])
         num_test = len(task.examples(client_id, "test")[0])
@@ -260,6 +268,7 @@ def _personalize_group(task, weights, client_ids, computation):
         results.append(
             ClientResult(
                 client_id=client_id,
+                seen=client_id in training,
                 num_train_examples=num_train,
                 num_test_examples=num_test,
                 accuracy=tuple(float(a) for a in curves["accuracy"][index]),
@@ -267,6 +276,17 @@ def _personalize_group(task, weights, client_ids, computation):
             )
         )
     return results
+
+
+def evaluated_and_seen(
+    task: Task, results: Sequence[ClientResult]
+) -> tuple[list[ClientResult], list[ClientResult]]:
+    """Returns the results of the task's evaluated clients, and of others that trained."""
+    own = set(task.eval_client_ids)
+    return (
+        [result for result in results if result.client_id in own],
+        [result for result in results if result.client_id not in own],
+    )
 
 
 def personalization_summary(results: Sequence[ClientResult]) -> dict[str, Any]:

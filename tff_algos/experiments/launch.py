@@ -11,11 +11,18 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import attrs
+import tensorflow_federated as tff
 
 import tasks
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
-from tff_algos.experiments import catalog, malicious_clients, plugins, runner
+from tff_algos.experiments import (
+    catalog,
+    malicious_clients,
+    model_files,
+    plugins,
+    runner,
+)
 from tff_algos.experiments.declarations import RUN, Settings, by_user
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
@@ -205,6 +212,7 @@ def build_spec(
         task,
         resolved.get("clients_per_round"),
     )
+    initial_weights = _initial_weights(options, task)
     stages = recipe.stages(attack.task(task) if attack else task, resolved)
     hyperparameters = {"algo": recipe.name, "task": task.name}
     hyperparameters |= {"dataset": task.dataset_name}
@@ -235,6 +243,7 @@ def build_spec(
         personalization_optimizer=_personalization_optimizer(options, resolved),
         options=options,
         attack=attack,
+        initial_weights=initial_weights,
         resume=launch.resume,
     )
 
@@ -294,6 +303,21 @@ def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:
                 "a list of NAME:AMOUNT, such as CPU:1 or GPU:1, with amounts > 0",
             )
     return found or None
+
+
+def _initial_weights(
+    options: RunOptions, task: Task
+) -> tff.learning.models.ModelWeights | None:
+    if options.initial_model is None:
+        return None
+    try:
+        return model_files.initial_weights(options.initial_model, task.model)
+    except model_files.ModelFileError as error:
+        raise HyperparameterError(
+            "initial_model",
+            options.initial_model,
+            f"the results folder of a run of the same model; {error}",
+        ) from error
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):

@@ -211,6 +211,39 @@ class _Functional:
         return function(list(weights[0]), list(weights[1]), x)
 
 
+def initial_weights(
+    run_dir: str | os.PathLike[str], model: tff.learning.models.FunctionalModel
+) -> tff.learning.models.ModelWeights:
+    """Returns a run's weights as those of a model.
+
+    Args:
+      run_dir: The results folder.
+      model: The model that is to start from them.
+
+    Raises:
+      ModelFileError: If the folder has no model, or one of other weights.
+    """
+    found = tf.nest.flatten(load_model(run_dir).weights)
+    expected = tf.nest.flatten(model.initial_weights)
+    theirs, own = (
+        [(w.dtype.name, *w.shape) for w in map(np.asarray, weights)]
+        for weights in (found, expected)
+    )
+    if theirs != own:
+        raise ModelFileError(
+            f"{run_dir} holds another model: {_described(found)}, not "
+            f"{_described(expected)}."
+        )
+    packed = tf.nest.pack_sequence_as(model.initial_weights, found)
+    return tff.learning.models.ModelWeights(*packed)
+
+
+def _described(weights: Iterable[Any]) -> str:
+    arrays = list(map(np.asarray, weights))
+    count = sum(array.size for array in arrays)
+    return f"{len(arrays)} arrays of {count:,} numbers"
+
+
 def load_model(
     run_dir: str | os.PathLike[str], round_num: int | None = None
 ) -> TrainedModel:

@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import matplotlib.ticker
 import numpy as np
 
 from tasks.task import Task
-from tff_algos.experiments.evaluation import ClientResult
+from tff_algos.experiments.evaluation import ClientResult, evaluated_and_seen
 from tff_algos.experiments.metrics_log import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
@@ -20,6 +21,17 @@ _MAX_CLIENTS_SHOWN = 100
 # So many clients have names in plots; of more, distributions are shown.
 _MAX_CLIENTS_NAMED = 10
 _MAX_NAME = 12  # characters
+# Columns of metrics.csv in the learning curves, where a run has them.
+_CURVES = types.MappingProxyType(
+    {
+        "train/{}": "training clients, as they train",
+        "eval/{}": "held-out examples, server's model",
+        "eval_seen/{}": "training clients' test examples, server's model",
+        "personalization/personalized_{}": "evaluated clients, personalized models",
+        "personalization_seen/personalized_{}": "training clients, personalized models",
+    }
+)
+_ALWAYS = ("train/{}", "eval/{}")
 # Values that span as much are shown on a logarithmic axis.
 _DECADES = 100.0
 _PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
@@ -85,15 +97,14 @@ def learning_curves(
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
         shown: list[float] = []
-        for kind, label in (
-            ("train", "training clients, as they train"),
-            ("eval", "held-out examples, server's model"),
-        ):
-            rounds, values = _series(rows, f"{kind}/{metric}")
+        for column, label in _CURVES.items():
+            rounds, values = _series(rows, column.format(metric))
+            if not rounds and column not in _ALWAYS:
+                continue
             shown += values
             # An isolated point needs a marker to be visible.
             alone = len(rounds) == 1 or not np.all(np.isfinite(values))
-            marker = "o" if kind == "eval" or alone else None
+            marker = "o" if not column.startswith("train") or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
         _show_rounds(axis)
         axis.set_ylabel(metric)
@@ -364,19 +375,30 @@ def draw_all(
     """
     directory.mkdir(exist_ok=True)
     tested = [result for result in results if result.num_test_examples]
+    if task is not None:
+        tested, seen = evaluated_and_seen(task, tested)
+        _draw_clients(seen, f"{title}, training clients", directory, "_seen")
     if task is not None and task.train_labels is not None:
         plot_partition(task, title, directory / "partition.png")
     if rows:
         plot_learning_curves(rows, title, directory / "learning_curves.png")
     if any("eval/client_accuracy_mean" in row for row in rows):
         plot_fairness(rows, title, directory / "fairness.png", len(tested) or None)
+    _draw_clients(tested, title, directory)
+
+
+def _draw_clients(
+    tested: Sequence[ClientResult],
+    title: str,
+    directory: pathlib.Path,
+    ending: str = "",
+) -> None:
+    """Draws the plots of clients with test examples, if there are any."""
     if not tested:
         return
-    plot_accuracy_distribution(tested, title, directory / "accuracy_distribution.png")
+    plots = {"accuracy_distribution": plot_accuracy_distribution}
     if len(tested[0].accuracy) > 1:
-        plot_personalization_by_client(
-            tested, title, directory / "personalization_by_client.png"
-        )
-        plot_personalization_by_epoch(
-            tested, title, directory / "personalization_by_epoch.png"
-        )
+        plots["personalization_by_client"] = plot_personalization_by_client
+        plots["personalization_by_epoch"] = plot_personalization_by_epoch
+    for name, plot in plots.items():
+        plot(tested, title, directory / f"{name}{ending}.png")

@@ -44,23 +44,11 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     people = summary["personalization"]
     if people["num_clients"]:
         clients = f"{people['num_clients']} of {summary['evaluation_clients']}"
-        rows.append(("clients evaluated", clients))
-        kinds = ["initial"]
-        if len(people["accuracy_by_epoch"]) > 1:
-            kinds.append("personalized")
-        for kind in kinds:
-            mean, std = people[f"{kind}_accuracy"], people[f"{kind}_accuracy_std"]
-            rows.append(
-                (
-                    f"{kind} accuracy, mean (std) over clients",
-                    f"{_percent(mean)} ({_percent(std)})",
-                )
-            )
-            worst, best = (
-                _percent(people[f"{kind}_accuracy_{end}_decile"])
-                for end in ("worst", "best")
-            )
-            rows.append(("  worst and best tenth of clients", f"{worst}, {best}"))
+        rows += [("clients evaluated", clients), *_people_rows(people)]
+    seen = summary.get("personalization_seen", {"num_clients": 0})
+    if seen["num_clients"]:
+        rows.append(("training clients evaluated", str(seen["num_clients"])))
+        rows += _people_rows(seen)
     if summary["improved_clients"] is not None:
         share = _percent(summary["improved_clients"])
         rows.append(("clients no worse off, mean over rounds", share))
@@ -87,6 +75,28 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
         )
     )
     return f"\n{title}\n{text_table(rows)}"
+
+
+def _people_rows(people: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the rows on the accuracies of one group of clients."""
+    rows = []
+    kinds = ["initial"]
+    if len(people["accuracy_by_epoch"]) > 1:
+        kinds.append("personalized")
+    for kind in kinds:
+        mean, std = people[f"{kind}_accuracy"], people[f"{kind}_accuracy_std"]
+        rows.append(
+            (
+                f"{kind} accuracy, mean (std) over clients",
+                f"{_percent(mean)} ({_percent(std)})",
+            )
+        )
+        worst, best = (
+            _percent(people[f"{kind}_accuracy_{end}_decile"])
+            for end in ("worst", "best")
+        )
+        rows.append(("  worst and best tenth of clients", f"{worst}, {best}"))
+    return rows
 
 
 def catalog(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:

@@ -9,7 +9,11 @@ import attrs
 
 from tasks.task import Task
 from tff_algos.experiments import files
-from tff_algos.experiments.evaluation import ClientResult, personalization_summary
+from tff_algos.experiments.evaluation import (
+    ClientResult,
+    evaluated_and_seen,
+    personalization_summary,
+)
 from tff_algos.experiments.malicious_clients import Attack
 from tff_algos.experiments.metrics_log import ROUND, SECONDS, rounds_to_target
 
@@ -122,6 +126,7 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
         writer.writerow(
             [
                 "client_id",
+                "seen",
                 "num_train_examples",
                 "num_test_examples",
                 "epoch",
@@ -132,6 +137,7 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
         for result in results:
             who = (
                 result.client_id,
+                str(result.seen).lower(),
                 result.num_train_examples,
                 result.num_test_examples,
             )
@@ -161,6 +167,7 @@ def summarize(
       peak_memory: Bytes, by owner.
       attack: What malicious clients did, or None.
     """
+    evaluated, seen = evaluated_and_seen(task, results)
     train_seconds = sum(row[SECONDS] for row in rows)
     last = {k: v for row in rows for k, v in row.items() if k not in (ROUND, SECONDS)}
     return {
@@ -168,7 +175,8 @@ def summarize(
         "attack": _describe(attack),
         "rounds": rejections.num_rounds,
         "final_metrics": last,
-        "personalization": personalization_summary(results),
+        "personalization": personalization_summary(evaluated),
+        **({"personalization_seen": personalization_summary(seen)} if seen else {}),
         "evaluation_clients": len(task.eval_client_ids),
         "rounds_to_eval_accuracy": rounds_to_target(
             rows, "eval/accuracy", TARGET_ACCURACIES

@@ -27,6 +27,12 @@ class RunOptions:
       rounds_per_eval: Rounds between evaluations; 0 for none.
       rounds_per_checkpoint: Rounds between checkpoints.
       eval_clients: Clients that are evaluated; 0 for all.
+      seen_eval_clients: Training clients that are evaluated and personalized besides, on
+        their own test examples, where the evaluated clients have not trained.
+      initial_model: Results folder of a run of the same model, whose final weights this
+        run starts from.
+      rounds_per_personalization: Rounds between personalizations of the evaluated
+        clients; 0 for a single one, at the end.
       personalization_epochs: Epochs of fine-tuning on each evaluated client.
       personalization_batch_size: Examples per batch of fine-tuning.
       personalization_learning_rate: Learning rate of fine-tuning; by default the
@@ -51,6 +57,9 @@ class RunOptions:
     rounds_per_eval: Annotated[int, hparam(low=0)] = 5
     rounds_per_checkpoint: Annotated[int, hparam(low=1)] = 10
     eval_clients: Annotated[int, hparam(low=0)] = 20
+    seen_eval_clients: Annotated[int, hparam(low=0)] = 0
+    initial_model: Annotated[str | None, hparam()] = None
+    rounds_per_personalization: Annotated[int, hparam(low=0)] = 0
     personalization_epochs: Annotated[int, hparam(low=0, symbol="P")] = 10
     personalization_batch_size: Annotated[int, hparam(low=1)] = 20
     personalization_learning_rate: Annotated[float | None, hparam(above=0)] = None
@@ -78,10 +87,12 @@ class RunSpec:
       personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
       attack: What malicious clients do; the stages are then built for its task.
+      initial_weights: What the first stage starts from; None for the model's own.
       resume: Whether to go on with the run in `output_dir`, if there is one.
 
     Raises:
-      HyperparameterError: If clients shall drop out where there are none.
+      HyperparameterError: If clients shall drop out where there are none, or clients
+        that have trained be told from evaluated clients that have trained too.
     """
 
     title: str
@@ -93,6 +104,7 @@ class RunSpec:
     personalization_optimizer: tff.learning.optimizers.Optimizer
     options: RunOptions = attrs.field(factory=RunOptions)
     attack: malicious_clients.Attack | None = None
+    initial_weights: tff.learning.models.ModelWeights | None = None
     resume: bool = True
 
     def __attrs_post_init__(self):
@@ -103,11 +115,30 @@ class RunSpec:
                 self.options.client_dropout,
                 "0 for an algorithm that trains on pooled data, not on clients",
             )
+        if self.options.seen_eval_clients and not self._unseen():
+            raise HyperparameterError(
+                "seen_eval_clients",
+                self.options.seen_eval_clients,
+                f"0 with --task={self.task.name}: all clients that it evaluates train",
+            )
 
     @property
     def total_rounds(self) -> int:
         """Rounds of all stages."""
         return sum(stage.num_rounds for stage in self.stages)
+
+    def _unseen(self) -> set[str]:
+        return set(self.task.eval_client_ids) - set(self.task.train_client_ids)
+
+    def seen_eval_client_ids(self) -> list[str]:
+        """Returns the training clients that are evaluated besides."""
+        if not self.options.seen_eval_clients:
+            return []
+        return evaluation.choose_clients(
+            self.task.train_client_ids,
+            self.options.seen_eval_clients,
+            self.options.seed,
+        )
 
     def eval_client_ids(self) -> list[str]:
         """Returns the clients that are evaluated."""

@@ -35,6 +35,7 @@ from tff_algos.experiments.metrics_log import (
     flatten_metrics,
     without_empty_means,
 )
+from tff_algos.experiments.periodic_evaluation import PeriodicEvaluation, is_due
 from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunResult, RunSpec
 from tff_algos.experiments.stage import Stage
@@ -63,8 +64,11 @@ def _stage_of_round(stages: Sequence[Stage], round_num: int) -> int:
 class _Training:
     """The rounds of a run."""
 
-    def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
+    def __init__(
+        self, spec: RunSpec, stop: StopOnSignal, evaluations: PeriodicEvaluation
+    ) -> None:
         self._spec = spec
+        self._evaluation = evaluations
         self._stop = stop
         with results_folder.naming_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
@@ -143,7 +147,11 @@ class _Training:
             self._make_memory(index)
             return rounds_done, index, self._load(rounds_done, index)
         self._make_memory(0)
-        return 0, 0, stages[0].process.initialize()
+        state = stages[0].process.initialize()
+        if self._spec.initial_weights is not None:
+            weights = self._spec.initial_weights
+            state = stages[0].process.set_model_weights(state, weights)
+        return 0, 0, state
 
     def _check_rows(self) -> None:
         """Compares the existing rows with the completed rounds."""
@@ -248,21 +256,11 @@ class _Training:
         with _naming_damaged_memory():
             return cohorts.with_memory(datasets, cohort, self._memory)
 
-    def _is_due(self, every: int) -> bool:
-        if every == 0:
-            return False
-        return self.rounds_done % every == 0 or self.rounds_done == (
-            self._spec.total_rounds
-        )
-
     def run(self) -> None:
         """Runs the remaining rounds, until the last one or a stop signal."""
         spec = self._spec
         if self.rounds_done == spec.total_rounds:
             return
-        evaluate = None
-        if spec.options.rounds_per_eval:
-            evaluate = evaluation.build_evaluate_fn(spec.task, spec.eval_client_ids())
         print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done) as progress:
             self._progress = progress
@@ -275,13 +273,11 @@ class _Training:
                     if self._stop.received is not None:
                         return
                     raise
-                if evaluate is not None and self._is_due(spec.options.rounds_per_eval):
-                    row |= without_empty_means(
-                        flatten_metrics(evaluate(self.weights), "eval/")
-                    )
+                row |= self._evaluation.metrics(self.rounds_done, self.weights)
                 with results_folder.naming_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
-                    if self._is_due(spec.options.rounds_per_checkpoint):
+                    every = spec.options.rounds_per_checkpoint
+                    if is_due(self.rounds_done, every, spec.total_rounds):
                         self.save()
                 self._worker_memory = max(self._worker_memory, _child_memory())
                 progress.advance(row["stage"], row)
@@ -304,29 +300,6 @@ def _child_memory() -> int:
         with contextlib.suppress(psutil.Error):
             total += child.memory_info().rss
     return total
-
-
-def _personalize(
-    spec: RunSpec, weights: Any, stop: StopOnSignal
-) -> list[evaluation.ClientResult] | None:
-    """Evaluates and personalizes; returns None if it was stopped."""
-    client_ids = spec.eval_client_ids()
-    clients = []
-    with Progress(len(client_ids), unit="client") as progress:
-        for group in evaluation.personalize(
-            spec.task,
-            weights,
-            client_ids,
-            spec.personalization_optimizer,
-            num_epochs=spec.options.personalization_epochs,
-            batch_size=spec.options.personalization_batch_size,
-            seed=spec.options.seed,
-        ):
-            clients += group
-            progress.advance("personalization", {}, steps=len(group))
-            if stop.received is not None:
-                return None
-    return clients
 
 
 def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
@@ -365,7 +338,8 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
                 may_exit=may_exit,
             )
         )
-        training = _Training(spec, stop)
+        evaluations = PeriodicEvaluation(spec)
+        training = _Training(spec, stop, evaluations)
         started.append(training)
         with contextlib.closing(training):
             training.run()
@@ -373,7 +347,11 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             training.save()
         clients = None
         if stop.received is None:
-            clients = _personalize(spec, training.weights, stop)
+            clients = evaluations.client_results(
+                training.rounds_done,
+                training.weights,
+                lambda: stop.received is not None,
+            )
         if clients is None:
             return RunResult(
                 spec=spec,

@@ -1,0 +1,96 @@
+"""Evaluation between rounds: when, of whom, and the same as at the end."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from tests.testing import tiny_task
+from tff_algos import experiments
+from tff_algos.experiments.periodic_evaluation import is_due
+
+TASK = tiny_task.make()
+SETTINGS = {"clients_per_round": 3, "personalization_epochs": 2, "eval_clients": 0}
+
+
+def test_it_is_due_every_so_often_and_after_the_last_round():
+    assert [n for n in range(1, 8) if is_due(n, 3, 7)] == [3, 6, 7]
+    assert not any(is_due(n, 0, 7) for n in range(1, 8))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return experiments.run(
+        "fedavg",
+        TASK,
+        output_dir=tmp_path_factory.mktemp("run"),
+        total_rounds=3,
+        rounds_per_eval=2,
+        rounds_per_personalization=2,
+        seen_eval_clients=4,
+        **SETTINGS,
+    )
+
+
+def test_personalized_accuracies_are_columns(result):
+    accuracy = result.metrics["personalization/personalized_accuracy"]
+    assert np.isnan(accuracy[0]) and not np.isnan(accuracy[1:]).any()
+    people = result.summary["personalization"]
+    assert accuracy[-1] == people["personalized_accuracy"]
+    seen = result.summary["personalization_seen"]
+    name = "personalization_seen/initial_accuracy_std"
+    assert result.metrics[name][-1] == seen["initial_accuracy_std"]
+    assert people["num_clients"] == 5 and seen["num_clients"] == 4
+
+
+def test_seen_clients_are_training_clients_with_rows_of_their_own(result):
+    with open(result.spec.output_dir / "per_client.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    seen = {row["client_id"] for row in rows if row["seen"] == "true"}
+    assert len(seen) == 4 and seen < set(TASK.train_client_ids)
+    unseen = {row["client_id"] for row in rows if row["seen"] == "false"}
+    assert unseen == set(TASK.eval_client_ids)
+    plots = {path.name for path in (result.spec.output_dir / "plots").iterdir()}
+    assert {"personalization_by_epoch.png", "personalization_by_epoch_seen.png"} < plots
+
+
+def test_the_server_model_is_evaluated_on_both(result):
+    last = result.summary["final_metrics"]
+    for kind, ids in (
+        ("eval", TASK.eval_client_ids),
+        ("eval_seen", result.spec.seen_eval_client_ids()),
+    ):
+        right = total = 0
+        for client_id in ids:
+            x, y = TASK.examples(client_id, "test")
+            kernel, bias = map(np.asarray, result.weights.trainable)
+            right += np.sum(np.argmax(x @ kernel + bias, axis=1) == y)
+            total += len(y)
+        assert last[f"{kind}/accuracy"] == pytest.approx(right / total)
+
+
+def test_a_run_that_personalizes_at_the_end_alone_ends_the_same(result, tmp_path):
+    other = experiments.run(
+        "fedavg", TASK, output_dir=tmp_path, total_rounds=3, **SETTINGS
+    )
+    assert other.clients == result.clients[: len(other.clients)]
+    assert "personalization/initial_accuracy" not in other.metrics
+
+
+def test_a_run_can_start_from_the_model_of_another(result, tmp_path):
+    other = experiments.run(
+        "reptile",
+        TASK,
+        output_dir=tmp_path,
+        total_rounds=0,
+        initial_model=str(result.spec.output_dir),
+        **SETTINGS,
+    )
+    for ours, theirs in zip(
+        other.weights.trainable, result.weights.trainable, strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    # Reptile personalizes with a learning rate of its own.
+    for ours, theirs in zip(other.clients, result.clients, strict=False):
+        assert ours.accuracy[0] == theirs.accuracy[0]
+        assert ours.loss[0] == theirs.loss[0]

@@ -1,0 +1,92 @@
+"""What a run measures of its model between rounds and at its end."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_algos.experiments import evaluation
+from tff_algos.experiments.evaluation import ClientResult
+from tff_algos.experiments.metrics_log import flatten_metrics, without_empty_means
+from tff_algos.experiments.progress import Progress
+from tff_algos.experiments.run_spec import RunSpec
+
+_Weights = tff.learning.models.ModelWeights
+
+
+def is_due(round_num: int, every: int, total_rounds: int) -> bool:
+    """Whether something happens after a round: every so often, and after the last."""
+    return bool(every) and (round_num % every == 0 or round_num == total_rounds)
+
+
+class PeriodicEvaluation:
+    """The evaluations and personalizations of one run."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        # Names of metrics end differently for clients that train.
+        self._groups = {"": spec.eval_client_ids()}
+        if seen := spec.seen_eval_client_ids():
+            self._groups["_seen"] = seen
+        self._evaluate: dict[str, Callable[[_Weights], dict[str, Any]]] = {}
+        if spec.options.rounds_per_eval:
+            self._evaluate = {
+                name: evaluation.build_evaluate_fn(spec.task, ids)
+                for name, ids in self._groups.items()
+            }
+        self._latest: tuple[int, list[ClientResult]] | None = None
+
+    @functools.cached_property
+    def _personalize(self) -> evaluation.PersonalizeFn:
+        options = self._spec.options
+        return evaluation.build_personalize_fn(
+            self._spec.task,
+            self._spec.personalization_optimizer,
+            num_epochs=options.personalization_epochs,
+            batch_size=options.personalization_batch_size,
+            seed=options.seed,
+        )
+
+    def metrics(self, round_num: int, weights: _Weights) -> dict[str, Any]:
+        """Returns what the row of a round in `metrics.csv` holds of evaluations."""
+        spec, row = self._spec, {}
+        if is_due(round_num, spec.options.rounds_per_eval, spec.total_rounds):
+            for name, evaluate in self._evaluate.items():
+                row |= flatten_metrics(evaluate(weights), f"eval{name}/")
+        every = spec.options.rounds_per_personalization
+        if is_due(round_num, every, spec.total_rounds):
+            results = []
+            for name, ids in self._groups.items():
+                own = list(itertools.chain(*self._personalize(weights, ids)))
+                row |= _scalars(own, f"personalization{name}/")
+                results += own
+            self._latest = round_num, results
+        return without_empty_means(row)
+
+    def client_results(
+        self, round_num: int, weights: _Weights, is_stopped: Callable[[], bool]
+    ) -> list[ClientResult] | None:
+        """Personalizes the model after the last round; returns None if it was stopped."""
+        if self._latest is not None and self._latest[0] == round_num:
+            return self._latest[1]
+        ids = list(itertools.chain(*self._groups.values()))
+        clients: list[ClientResult] = []
+        with Progress(len(ids), unit="client") as progress:
+            for group in self._personalize(weights, ids):
+                clients += group
+                progress.advance("personalization", {}, steps=len(group))
+                if is_stopped():
+                    return None
+        return clients
+
+
+def _scalars(results: Sequence[ClientResult], prefix: str) -> dict[str, float]:
+    """Returns the summary's means and deviations; by epoch, there are no columns."""
+    summary = evaluation.personalization_summary(results)
+    return {
+        f"{prefix}{k}": float(v)
+        for k, v in summary.items()
+        if "accuracy" in k and "epoch" not in k
+    }
