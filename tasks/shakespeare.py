@@ -6,7 +6,7 @@ sequences as in `tff.simulation.baselines.shakespeare`.
 """
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -52,16 +52,20 @@ class ShakespeareOptions(client_examples.Population):
 
     Attributes:
       model: Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.
+      predicted_characters: Predict every character of an 80-character sequence, or the
+        one after 80 others, as LEAF does: an example for every character of a role.
     """
 
     model: Annotated[Literal["lstm", "gru"], hparam()] = "lstm"
+    predicted_characters: Annotated[Literal["every", "last"], hparam()] = "every"
 
 
 def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
     """Returns the task.
 
     Examples are `x` and `y`, int32 [n, 80] each, where `y` is `x` one character
-    later; ids in [0, 90), 0 is padding.
+    later; ids in [0, 90), 0 is padding. Where only the last character is predicted, the
+    others in `y` are padding, which neither loss nor metrics count.
 
     Args:
       options: Model and population.
@@ -74,10 +78,11 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
     source, notice = download.resolve_source(
         data_options.data, FILE_NAME, data_options.cache_dir
     )
+    to_examples = _TO_EXAMPLES[options.predicted_characters]
     if source == "tff":
-        client_ids, read = _real_clients(data_options.cache_dir)
+        client_ids, read = _real_clients(data_options.cache_dir, to_examples)
     else:
-        client_ids, read = _generated_clients()
+        client_ids, read = _generated_clients(to_examples)
     train_client_ids, eval_client_ids = options.choose_clients(
         client_ids, data_options.seed, _SHARE
     )
@@ -114,9 +119,43 @@ def tokenize(
       `(x, y)`, int32 [n, sequence_length] each.
     """
     window = sequence_length + 1
+    windows = _ids(snippets, window).reshape(-1, window)
+    return windows[:, :-1].copy(), windows[:, 1:].copy()
+
+
+def tokenize_by_character(
+    snippets: Iterable[bytes], sequence_length: int = SEQUENCE_LENGTH
+) -> Examples:
+    """Returns an example for each character with `sequence_length` others before it.
+
+    The snippets, with their begin and end ids, are one text. Caldas et al., "LEAF: A
+    benchmark for federated settings" (https://arxiv.org/abs/1812.01097).
+
+    Args:
+      snippets: Text; bytes that are not in `CHARACTERS` become `UNKNOWN`.
+      sequence_length: Length of a sequence.
+
+    Returns:
+      `(x, y)`, int32 [n, sequence_length] each; all of `y` but the last is `PADDING`. A
+      text of fewer ids is padded on the left, to one example.
+    """
+    window = sequence_length + 1
+    ids = _ids(snippets, 1)
+    if 0 < len(ids) < window:
+        ids = np.pad(ids, (window - len(ids), 0), constant_values=PADDING)
+    if not len(ids):
+        return tokenize((), sequence_length)
+    x = np.lib.stride_tricks.sliding_window_view(ids, window)[:, :-1].copy()
+    y = np.full_like(x, PADDING)
+    y[:, -1] = ids[sequence_length:]
+    return x, y
+
+
+def _ids(snippets: Iterable[bytes], multiple: int) -> np.ndarray:
+    """Returns snippets as ids between marks, each padded to a multiple of a length."""
     snippets = list(snippets)
     lengths = np.array([len(snippet) + 2 for snippet in snippets], np.int64)
-    padded = -(-lengths // window) * window
+    padded = -(-lengths // multiple) * multiple
     starts = np.cumsum(padded) - padded
     ids = np.full(padded.sum(), PADDING, np.int32)
     ids[starts] = BEGIN
@@ -126,8 +165,13 @@ def tokenize(
     # of the snippets before it and its own begin mark.
     moved = starts + 1 - (np.cumsum(lengths - 2) - (lengths - 2))
     ids[np.arange(len(characters)) + np.repeat(moved, lengths - 2)] = characters
-    windows = ids.reshape(-1, window)
-    return windows[:, :-1].copy(), windows[:, 1:].copy()
+    return ids
+
+
+_TO_EXAMPLES = types.MappingProxyType(
+    {"every": tokenize, "last": tokenize_by_character}
+)
+_ToExamples = Callable[[Iterable[bytes]], Examples]
 
 
 def _ids_of_bytes() -> np.ndarray:
@@ -138,27 +182,27 @@ def _ids_of_bytes() -> np.ndarray:
     return table
 
 
-def _generated_clients():
+def _generated_clients(to_examples: _ToExamples):
     numbers = {name: i for i, name in enumerate(generated_text.client_ids())}
 
     def read(client_id: str, split: Split) -> Examples:
-        return tokenize(generated_text.snippets(numbers[client_id], split))
+        return to_examples(generated_text.snippets(numbers[client_id], split))
 
     return tuple(numbers), read
 
 
-def _real_clients(cache_dir: str | None):
+def _real_clients(cache_dir: str | None, to_examples: _ToExamples):
     path = download.cached_path(FILE_NAME, cache_dir)
     with client_examples.naming_missing_clients(path, "train or test"):
         train, test = tff.simulation.datasets.shakespeare.load_data(
             cache_dir=download.cache_folder(cache_dir)
         )
-    read = client_examples.tff_reader({"train": train, "test": test}, _convert, path)
+
+    def convert(elements: Mapping[str, np.ndarray]) -> Examples:
+        return to_examples(elements["snippets"])
+
+    read = client_examples.tff_reader({"train": train, "test": test}, convert, path)
     return tuple(train.client_ids), read
-
-
-def _convert(elements: Mapping[str, np.ndarray]) -> Examples:
-    return tokenize(elements["snippets"])
 
 
 ENTRY = TaskEntry(

@@ -28,7 +28,7 @@ def test_generated_shakespeare_fits_its_model(tmp_path):
         "shakespeare", data_options=DataOptions(cache_dir=str(tmp_path))
     )
     assert task.data_source == "generated"
-    assert len(task.train_client_ids) == 147 and len(task.eval_client_ids) == 53
+    assert len(task.train_client_ids) == 140 and len(task.eval_client_ids) == 60
     settings = tasks.get("shakespeare").settings
     assert settings == {"client_learning_rate": 1.0, "client_batch_size": 4}
     check_task(task, num_classes=90)
@@ -78,9 +78,46 @@ def test_tokens_are_those_of_tff():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_no_snippets_have_no_tokens():
-    for ids in shakespeare.tokenize([]):
+@pytest.mark.parametrize(
+    "tokenize", [shakespeare.tokenize, shakespeare.tokenize_by_character]
+)
+def test_no_snippets_have_no_tokens(tokenize):
+    for ids in tokenize([]):
         assert ids.shape == (0, 80) and ids.dtype == np.int32
+
+
+def test_leafs_examples_predict_each_character_after_a_full_sequence():
+    snippets = [b"Hark!", b"Who is there?"]
+    a, b = ([shakespeare.BEGIN, *ids, shakespeare.END] for ids in _characters(snippets))
+    text = a + b
+    x, y = shakespeare.tokenize_by_character(snippets, sequence_length=4)
+    assert x.shape == y.shape == (len(text) - 4, 4) and y.dtype == np.int32
+    for position, (before, target) in enumerate(zip(x, y, strict=True)):
+        np.testing.assert_array_equal(before, text[position : position + 4])
+        np.testing.assert_array_equal(target, [0, 0, 0, text[position + 4]])
+
+
+def test_a_short_text_is_one_example_of_leafs():
+    x, y = shakespeare.tokenize_by_character([b"ay"], sequence_length=6)
+    (ids,) = _characters([b"ay"])
+    np.testing.assert_array_equal(x, [[0, 0, 0, shakespeare.BEGIN, *ids]])
+    np.testing.assert_array_equal(y, [[0] * 5 + [shakespeare.END]])
+
+
+def _characters(snippets):
+    """The ids of characters: their place in the vocabulary, from 1."""
+    return [
+        [shakespeare.CHARACTERS.index(character) + 1 for character in snippet.decode()]
+        for snippet in snippets
+    ]
+
+
+def test_only_last_characters_count_where_they_alone_are_predicted():
+    options = shakespeare.ShakespeareOptions(predicted_characters="last")
+    task = shakespeare.load(options, DataOptions(data="generated"))
+    x, y = task.examples(task.train_client_ids[0], "train")
+    assert len(x) > 80 and np.all(y[:, :-1] == shakespeare.PADDING)
+    assert np.all(y[:, -1] != shakespeare.PADDING)
 
 
 def test_the_vocabulary_has_86_characters_and_4_special_ids():
