@@ -1,8 +1,9 @@
 """A generated stand-in for federated EMNIST: glyphs drawn by made-up writers.
 
 Every writer has a style (base font, slant, rotation, pen, ink, warp, class mix) and
-habits (some glyphs mirrored, crossed, or replaced by a look-alike), so a global model
-confuses glyphs of some writers that it can learn from the writer's own examples.
+habits (some glyphs mirrored, crossed, or replaced by a look-alike). A global model
+reads most glyphs of a writer that it has not seen; the habits it can learn only from
+the writer's own examples.
 Nothing is stored: a writer's examples are drawn on demand from matplotlib's fonts,
 determined by (seed, writer, split).
 """
@@ -123,9 +124,10 @@ def writer_style(writer: int, seed: int = 0) -> WriterStyle:
     rng = _rng(seed, writer, 0)
     num_classes = len(CLASSES)
     font = rng.integers(glyph_rasters.NUM_FONTS)
-    # At most one habit per class; habits affect about a fifth of the classes.
-    habit = rng.choice(7, num_classes, p=(0.80, 0.04, 0.03, 0.03, 0.03, 0.03, 0.04))
-    mirror_writing = rng.random() < 0.03
+    # At most one habit per class; habits affect about an eighth of the classes.
+    habit = rng.choice(
+        7, num_classes, p=(0.88, 0.024, 0.018, 0.018, 0.018, 0.018, 0.024)
+    )
     other_fonts = rng.integers(glyph_rasters.NUM_FONTS, size=num_classes)
     borrowed = np.array(
         [CLASSES.index(rng.choice(list(_LOOK_ALIKES[name]))) for name in CLASSES]
@@ -138,26 +140,24 @@ def writer_style(writer: int, seed: int = 0) -> WriterStyle:
         ],
         axis=-1,
     )
-    tilted = rng.random() < 0.08
-    rotation = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if tilted else 0.0
     class_weights = rng.gamma(np.where(np.arange(num_classes) < NUM_DIGITS, 2.4, 1.2))
     return WriterStyle(
         fonts=np.where(habit == 4, other_fonts, font),
         shapes=np.where(habit == 6, borrowed, np.arange(num_classes)),
-        flips=np.stack([(habit == 1) ^ mirror_writing, habit == 2], axis=-1),
+        flips=np.stack([habit == 1, habit == 2], axis=-1),
         turns=np.where(habit == 3, rng.choice((1, 3), num_classes), 0),
         strokes=strokes,
-        slant=float(np.clip(rng.normal(0.0, 0.2), -0.5, 0.5)),
-        rotation=float(rotation + rng.normal(0.0, 0.1)),
-        aspect=float(np.exp(np.clip(rng.normal(0.0, 0.2), -0.4, 0.3))),
+        slant=float(np.clip(rng.normal(0.0, 0.1), -0.25, 0.25)),
+        rotation=float(rng.normal(0.0, 0.05)),
+        aspect=float(np.exp(np.clip(rng.normal(0.0, 0.1), -0.2, 0.15))),
         height=rng.uniform(16.0, 21.0),
         lowercase=rng.uniform(0.5, 0.85),
         pen=rng.uniform(-0.5, 1.5),
         softness=rng.uniform(1.0, 2.2),
         ink=rng.uniform(0.75, 1.0),
         noise=rng.uniform(0.0, 0.15),
-        shakiness=rng.uniform(0.5, 1.2),
-        warp=rng.normal(0.0, 0.8, (2, 4)),
+        shakiness=rng.uniform(0.4, 0.96),
+        warp=rng.normal(0.0, 0.4, (2, 4)),
         class_weights=class_weights + 1e-3,
         activity=float(rng.lognormal(-0.1, 0.45)),
     )

@@ -1,6 +1,6 @@
-"""The README says what is true.
+"""README and docs say what is true.
 
-`python tests/readme_test.py` writes its tables anew.
+`python -m tests.readme_test` writes the tables of algorithms and tasks anew.
 """
 
 import pathlib
@@ -12,8 +12,12 @@ import pytest
 from tests.testing.command_line import SMALL, run_apart
 from tff_algos.experiments import plugins, report
 
-_README = pathlib.Path(__file__).parents[1] / "README.md"
-_PAGES = [_README, *sorted((_README.parent / "docs").glob("*.md"))]
+_ROOT = pathlib.Path(__file__).parents[1]
+_ALGORITHMS = _ROOT / "docs" / "algorithms.md"
+_PAGES = [
+    *(_ROOT / name for name in ("README.md", "CONTRIBUTING.md", "presets/README.md")),
+    *sorted((_ROOT / "docs").rglob("*.md")),
+]
 _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -23,15 +27,34 @@ def _tables() -> str:
 
 
 def test_the_tables_are_the_catalogs():
-    assert _TABLES.search(_README.read_text())[2] == f"{_tables()}\n"
+    assert _TABLES.search(_ALGORITHMS.read_text())[2] == f"{_tables()}\n"
 
 
-def test_every_file_that_it_names_is_there():
-    links = re.findall(r"\]\((?!http)([^)]+)\)|--flagfile=(\S+)", _README.read_text())
-    names = [name for pair in links for name in pair if name]
-    assert len(names) >= 4
-    for name in names:
-        assert (_README.parent / name).exists(), name
+def _anchors(page: pathlib.Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", t).lower().replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+    for name in re.findall(r"--flagfile=([^\s*'`]+)", page.read_text()):
+        assert (_ROOT / name).exists(), name
+
+
+def test_pages_are_found():
+    names = {page.name for page in _PAGES}
+    assert {"README.md", "runs.md", "gradma.md"} <= names and len(names) > 15
+
+
+def test_every_page_is_in_the_site():
+    site = (_ROOT / "tools" / "site" / "mkdocs.yml").read_text()
+    for page in (_ROOT / "docs").rglob("*.md"):
+        assert f": {page.relative_to(_ROOT / 'docs')}\n" in site
 
 
 def _commands() -> list[str]:
@@ -83,5 +106,5 @@ def test_the_commands_are_found():
 
 
 if __name__ == "__main__":
-    text = _TABLES.sub(lambda m: f"{m[1]}{_tables()}\n{m[3]}", _README.read_text())
-    _README.write_text(text)
+    text = _TABLES.sub(lambda m: f"{m[1]}{_tables()}\n{m[3]}", _ALGORITHMS.read_text())
+    _ALGORITHMS.write_text(text)

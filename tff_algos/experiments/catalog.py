@@ -291,7 +291,7 @@ RECIPES = (
             "client_epochs_per_round": 10,
             "client_learning_rate": 0.02,
         },
-        unset={"total_rounds": "28, or what the stages' rounds add up to"},
+        unset={"total_rounds": "24, or what the stages' rounds add up to"},
         settings={EVERY_TASK: {"client_epochs_per_round": 10}},
         check=stages.check_personalized_fed_avg,
     ),

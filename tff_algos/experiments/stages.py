@@ -29,7 +29,7 @@ from tff_algos.optimizers import build_optimizer
 
 # The paper trains 500 rounds of FedAvg and fine-tunes 200 rounds of Reptile.
 _FINETUNE_SHARE = 200 / 700
-_DEFAULT_PERSONALIZED_ROUNDS = 28
+_DEFAULT_PERSONALIZED_ROUNDS = 24
 
 
 def centralized(
