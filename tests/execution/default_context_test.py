@@ -37,7 +37,10 @@ stack = tff.framework.get_context_stack()
 print(type(stack.current).__name__)
 print(tff.tensorflow.computation(lambda: 1 + 1)())
 import psutil
-print(len(psutil.Process().children()))
+children = psutil.Process().children()
+print(len(children))
+for child in children:  # TFF would wait for a worker that ignores SIGINT.
+    child.kill()
 """
 
 
