@@ -160,7 +160,7 @@ def _read(train_path: str, test_path: str) -> Arrays:
 
 def _divide(arrays: Arrays, partition_text: str, seed: int) -> Division:
     if partition_text not in (_BY_DOCTORATE, _OFF_BY_ONE):
-        return array_data.divide(arrays, partition_text, seed)
+        return array_data.divide(arrays, partition_text, 0.0, seed)
     train = _by_doctorate(partition_text, "training", arrays.x_train)
     if partition_text == _OFF_BY_ONE:
         train = tuple(_as_published(people, len(arrays.x_train)) for people in train)

@@ -15,7 +15,8 @@ _MARK = "TFF_ALGOS_RAY_FOLDER"
 _END_SECONDS = 10.0
 
 # Its standard input ends with the driver. A process that is being started when the
-# others are killed is found in a later turn.
+# others are killed is found in a later turn. A new title may overwrite the environment
+# of a process, which is then found as a child of another one.
 _SCRIPT = """
 import os, shutil, signal, sys, time
 mark, folder = sys.argv[1:]
@@ -23,15 +24,23 @@ sys.stdin.read()
 wanted = f"{mark}={folder}".encode()
 quiet = 0
 while quiet < 2:
-    found = False
+    found, parents = set(), {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             if not name.isdecimal() or int(name) == os.getpid():
                 continue
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
             with open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in file.read().split(b"\\0"):
-                    os.kill(int(name), signal.SIGKILL)
-                    found = True
+                    found.add(int(name))
+        except OSError:
+            pass
+    while more := {p for p, parent in parents.items() if parent in found} - found:
+        found |= more
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
         except OSError:
             pass
     quiet = 0 if found else quiet + 1
