@@ -72,6 +72,9 @@ def test_seen_clients_are_told_apart_only_where_others_are_evaluated():
     assert len(spec.seen_eval_client_ids()) == 3
     assert set(spec.seen_eval_client_ids()) <= set(task.train_client_ids)
     assert make_spec(1).seen_eval_client_ids() == []
+    overlapping = attrs.evolve(task, eval_client_ids=("0", "1", "8"))
+    seen = attrs.evolve(make_spec(1, seen_eval_clients=8), task=overlapping)
+    assert seen.seen_eval_client_ids() == ["2", "3", "4", "5", "6", "7"]
     all_train = attrs.evolve(task, eval_client_ids=task.train_client_ids)
     with pytest.raises(HyperparameterError, match=r"seen_eval_clients=3 .*=tiny: all"):
         attrs.evolve(spec, task=all_train)

@@ -26,7 +26,7 @@ class PeriodicEvaluation:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        # Names of metrics end differently for clients that train.
+        # The suffix of metric names, by group of clients.
         self._groups = {"": spec.eval_client_ids()}
         if seen := spec.seen_eval_client_ids():
             self._groups["_seen"] = seen

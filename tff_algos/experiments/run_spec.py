@@ -27,8 +27,8 @@ class RunOptions:
       rounds_per_eval: Rounds between evaluations; 0 for none.
       rounds_per_checkpoint: Rounds between checkpoints.
       eval_clients: Clients that are evaluated; 0 for all.
-      seen_eval_clients: Training clients that are evaluated and personalized besides, on
-        their own test examples, where the evaluated clients have not trained.
+      seen_eval_clients: Training clients to evaluate and personalize as well, on their
+        own test examples; for tasks that hold out clients.
       initial_model: Results folder of a run of the same model, whose final weights this
         run starts from.
       rounds_per_personalization: Rounds between personalizations of the evaluated
@@ -115,7 +115,10 @@ class RunSpec:
                 self.options.client_dropout,
                 "0 for an algorithm that trains on pooled data, not on clients",
             )
-        if self.options.seen_eval_clients and not self._unseen():
+        trains, evaluates = map(
+            set, (self.task.train_client_ids, self.task.eval_client_ids)
+        )
+        if self.options.seen_eval_clients and evaluates <= trains:
             raise HyperparameterError(
                 "seen_eval_clients",
                 self.options.seen_eval_clients,
@@ -127,15 +130,14 @@ class RunSpec:
         """Rounds of all stages."""
         return sum(stage.num_rounds for stage in self.stages)
 
-    def _unseen(self) -> set[str]:
-        return set(self.task.eval_client_ids) - set(self.task.train_client_ids)
-
     def seen_eval_client_ids(self) -> list[str]:
-        """Returns the training clients that are evaluated besides."""
+        """Returns the training clients evaluated in addition to the task's own."""
         if not self.options.seen_eval_clients:
             return []
+        # With --eval_overlap, some of the task's own train as well.
+        others = set(self.task.eval_client_ids)
         return evaluation.choose_clients(
-            self.task.train_client_ids,
+            [c for c in self.task.train_client_ids if c not in others],
             self.options.seen_eval_clients,
             self.options.seed,
         )
