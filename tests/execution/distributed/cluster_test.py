@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -51,9 +52,12 @@ def test_as_many_workers_start_as_fit():
         ("127.0.0.1:99999", "nothing answers"),
     ],
 )
-def test_an_unreachable_address_is_named(address, message):
+@pytest.mark.parametrize("is_initialized", [False, True])
+def test_an_unreachable_address_is_named(monkeypatch, address, message, is_initialized):
+    ray = types.SimpleNamespace(is_initialized=lambda: is_initialized)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(cluster.ClusterError, match=message) as error:
-        cluster._check_address(address)
+        cluster.open_cluster(address, 1, {"CPU": 1})
     assert "\n" not in str(error.value)
 
 

@@ -114,6 +114,8 @@ def open_cluster(
         is too little for the workers.
     """
     ray = import_ray()
+    if address is not None:
+        _check_address(address)
     if ray.is_initialized():
         close = _nothing
     elif address is None:
@@ -198,7 +200,6 @@ def _check_address(address: str) -> None:
 
 
 def _join(ray: Any, address: str) -> "_Close":
-    _check_address(address)
     close = _Close(ray)
     try:
         with _own_signals():
