@@ -112,7 +112,7 @@ def test_characters_can_be_learned_but_not_all_by_a_linear_model(make):
     arrays = make()
     linear = _accuracy(_linear(), _pixels, arrays)
     nonlinear = _accuracy(_trees(), _pixels, arrays)
-    assert 0.4 < linear < 0.8
+    assert 0.4 < linear < 0.9
     assert nonlinear > linear + 0.1
 
 
