@@ -16,8 +16,24 @@ from tasks import (
     stackoverflow,
     tiny_imagenet,
 )
+from tasks.own_data import from_arrays, from_client_data, from_data_frame
+from tasks.own_task import FORMATS
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
+
+__all__ = [
+    "FORMATS",
+    "TASKS",
+    "DataOptions",
+    "Task",
+    "TaskEntry",
+    "TaskError",
+    "from_arrays",
+    "from_client_data",
+    "from_data_frame",
+    "get",
+    "load_task",
+]
 
 TASKS: Mapping[str, TaskEntry] = {
     entry.name: entry
@@ -39,7 +55,7 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
     """Returns the entry of a `--task` name.
 
     Args:
-      name: The name.
+      name: The name, or a form of own data and its path, as in `csv:FILE`.
       entries: All entries by name.
 
     Raises:
@@ -47,10 +63,14 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
     """
     if name in entries:
         return entries[name]
-    nearest = difflib.get_close_matches(name, entries, n=1, cutoff=0)[0]
+    form, _, argument = name.partition(":")
+    if form in FORMATS and argument:
+        return FORMATS[form].entry(argument)
+    names = [*entries, *(f"{each.name}:{each.argument}" for each in FORMATS.values())]
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
     raise TaskError(
         f"--task={messages.shortened(name)} is unknown, did you mean {nearest}? "
-        f"One of: {', '.join(entries)}."
+        f"One of: {', '.join(names)}."
     )
 
 

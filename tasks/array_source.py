@@ -20,7 +20,7 @@ from tasks.damage import Unfit
 from tasks.task import DataOptions, TaskError
 from tff_algos import messages
 
-Source = Literal["tff", "generated"]
+Source = Literal["tff", "generated", "own"]
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _READ_BATCH_SIZE = 4096

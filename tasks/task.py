@@ -26,7 +26,8 @@ class Task:
 
     Attributes:
       name: The `--task` name.
-      data_source: "tff" for the real dataset, "generated" for the stand-in.
+      data_source: "tff" for the real dataset, "generated" for the stand-in, "own" for
+        a user's own data.
       train_client_ids: Clients that take part in training, in a fixed order.
       eval_client_ids: Clients that personalize and on whose test examples models are
         evaluated. If a client also trains, only its test examples are held out.
@@ -47,7 +48,7 @@ class Task:
     """
 
     name: str
-    data_source: Literal["tff", "generated"]
+    data_source: Literal["tff", "generated", "own"]
     train_client_ids: Sequence[str]
     eval_client_ids: Sequence[str]
     examples: Callable[[str, Split], Examples]

@@ -23,7 +23,7 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 def _tables() -> str:
     declared = plugins.declare(plugins.own())
-    return report.markdown_tables(declared.algorithms.values(), declared.tasks.values())
+    return report.markdown_tables(declared.algorithms.values(), declared.all_tasks)
 
 
 def test_the_tables_are_the_catalogs():

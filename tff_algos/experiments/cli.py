@@ -224,7 +224,7 @@ def _versions() -> str:
 
 def _listed(what: Declarations) -> str:
     if FLAGS.algo is None and FLAGS.task is None:
-        return report.catalog(what.algorithms.values(), what.tasks.values())
+        return report.catalog(what.algorithms.values(), what.all_tasks)
     launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in _LAUNCH_FLAGS]
     return report.settings(what, FLAGS.algo, FLAGS.task, launch)
 
@@ -242,6 +242,7 @@ def _answer() -> int:
         if FLAGS[name].value is None:
             raise RunError(f"--{name} is missing: --list shows what there is.")
     settings = settings_of_flags(what)
+    declarations.check_own_data(what, FLAGS.task)
     # What data can tell, before TensorFlow is imported.
     declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
     return _run(settings)

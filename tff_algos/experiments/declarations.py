@@ -89,11 +89,18 @@ class Declarations:
       run: What every run has.
       algorithms: Algorithms by name.
       tasks: Tasks by name.
+      formats: Forms of own data by name; a task of one is FORM:PATH.
     """
 
     run: Fields
     algorithms: Mapping[str, Algorithm]
     tasks: Mapping[str, Task]
+    formats: Mapping[str, Task] = attrs.field(factory=dict)
+
+    @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """The tasks, then the forms of own data."""
+        return (*self.tasks.values(), *self.formats.values())
 
     def algorithm(self, name: str) -> Algorithm:
         """Returns an algorithm; raises `UnknownNameError`."""
@@ -103,16 +110,19 @@ class Declarations:
 
     def task(self, name: str) -> Task:
         """Returns a task; raises `UnknownNameError`."""
-        if name not in self.tasks:
-            raise UnknownNameError("task", name, self.tasks)
-        return self.tasks[name]
+        if name in self.tasks:
+            return self.tasks[name]
+        form, _, argument = name.partition(":")
+        if form in self.formats and argument:
+            return attrs.evolve(self.formats[form], name=name)
+        raise UnknownNameError("task", name, [each.name for each in self.all_tasks])
 
     @functools.cached_property
     def users(self) -> Users:
         """Who declares which setting."""
         users: dict[str, dict[str, Hyperparameter]] = {}
         of_user = {RUN: self.run}
-        for each in (*self.algorithms.values(), *self.tasks.values()):
+        for each in (*self.algorithms.values(), *self.all_tasks):
             of_user[each.user] = each.fields
         for user, fields in of_user.items():
             for name, field in fields.items():
@@ -214,6 +224,19 @@ def resolve_pair(
     )
 
 
+def check_own_data(declarations: Declarations, task: str) -> None:
+    """Raises `RunError` if a task names a file or folder that does not exist."""
+    form, _, argument = task.partition(":")
+    if task in declarations.tasks or form not in declarations.formats or not argument:
+        return
+    path = pathlib.Path(argument)
+    is_folder = declarations.formats[form].name.endswith(":DIR")
+    if path.is_dir() if is_folder else path.is_file():
+        return
+    kind = "folder" if is_folder else "file"
+    raise RunError(f"--task={messages.shortened(task)}: there is no such {kind}.")
+
+
 def to_json(declarations: Declarations) -> str:
     """Returns declarations as the text of a file, a line for each field.
 
@@ -230,7 +253,8 @@ def to_json(declarations: Declarations) -> str:
     text = (
         f'{{"run": {json.dumps(_encoded(declarations.run))},\n'
         f'"algorithms": [\n{listed(declarations.algorithms.values())}],\n'
-        f'"tasks": [\n{listed(declarations.tasks.values())}]}}\n'
+        f'"tasks": [\n{listed(declarations.tasks.values())}],\n'
+        f'"formats": [\n{listed(declarations.formats.values())}]}}\n'
     )
     return text.replace(', {"name": ', ',\n{"name": ').replace("[{", "[\n{")
 
@@ -292,6 +316,10 @@ def from_json(text: str) -> Declarations:
         run=fields(found["run"]),
         algorithms=named(Algorithm, found["algorithms"]),
         tasks=named(Task, found["tasks"]),
+        formats={
+            each.name.partition(":")[0]: each
+            for each in named(Task, found["formats"]).values()
+        },
     )
 
 

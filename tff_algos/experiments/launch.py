@@ -197,6 +197,7 @@ def build_spec(
     """
     # Before data are loaded or downloaded, so that errors come at once.
     options, task_options, resolved = resolve(recipe, task, settings)
+    task_name = task.name
     if not isinstance(task, Task):
         data_options = DataOptions(
             data=launch.data, cache_dir=launch.cache_dir, seed=options.seed
@@ -214,7 +215,7 @@ def build_spec(
     )
     initial_weights = _initial_weights(options, task)
     stages = recipe.stages(attack.task(task) if attack else task, resolved)
-    hyperparameters = {"algo": recipe.name, "task": task.name}
+    hyperparameters = {"algo": recipe.name, "task": task_name}
     hyperparameters |= {"dataset": task.dataset_name}
     hyperparameters |= attrs.asdict(options)
     hyperparameters |= attrs.asdict(task_options) if task_options is not None else {}

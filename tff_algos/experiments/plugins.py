@@ -117,4 +117,18 @@ def declare(choices: Choices) -> declarations.Declarations:
             )
             for name, entry in choices.tasks.items()
         },
+        formats={
+            name: declarations.Task(
+                name=entry.name,
+                summary=entry.summary,
+                fields=described(entry.options),
+                settings=entry.settings,
+            )
+            for name, entry in _forms().items()
+        },
     )
+
+
+def _forms() -> Mapping[str, TaskEntry]:
+    """Returns the entries of own data, with what stands for a path in lists."""
+    return {name: form.entry(form.argument) for name, form in tasks.FORMATS.items()}

@@ -1,0 +1,182 @@
+"""Checks arrays that a user brings, and scales their features."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import attrs
+import numpy as np
+
+from tasks.task import TaskError
+from tff_algos import messages
+
+_MAX_PIXEL = np.float32(255.0)
+
+
+def checked_features(features: Any, name: str) -> np.ndarray:
+    """Returns features as uint8 images, or as float32.
+
+    Args:
+      features: [n, features], [n, height, width] or [n, height, width, channels].
+      name: The data, for messages.
+
+    Raises:
+      TaskError: If they are not numbers of such a shape, or not finite.
+    """
+    found = np.asarray(features)
+    if found.dtype.kind not in "biuf":
+        raise TaskError(
+            f"{name}: features are of type {found.dtype}, expected numbers."
+        )
+    if found.ndim not in (2, 3, 4) or 0 in found.shape[1:]:
+        raise TaskError(
+            f"{name}: features have shape {list(found.shape)}, expected [n, features], "
+            "[n, height, width] or [n, height, width, channels]."
+        )
+    if not len(found):
+        raise TaskError(f"{name} has no examples.")
+    if found.ndim == 3:
+        found = found[..., np.newaxis]
+    if found.ndim == 4 and found.dtype == np.uint8:
+        return found
+    # Numbers beyond float32 become infinite, which is refused next.
+    with np.errstate(over="ignore"):
+        found = found.astype(np.float32)
+    bad = np.argwhere(~np.isfinite(found))
+    if len(bad):
+        where = ", ".join(map(str, bad[0]))
+        raise TaskError(
+            f"{name}: features[{where}] is {found[tuple(bad[0])]}, expected finite "
+            "numbers."
+        )
+    return found
+
+
+def as_classes(
+    labels: Any, num_examples: int, name: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns every label's index among the classes, int32 [n], and the classes.
+
+    Classes are in order: of numbers by size, of words by the alphabet.
+
+    Raises:
+      TaskError: If there are not as many labels as examples, if one is missing or no
+        class, or if there is one class alone.
+    """
+    found = np.asarray(labels)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.shape != (num_examples,):
+        raise TaskError(
+            f"{name}: labels have shape {list(found.shape)}, expected one for each of "
+            f"{num_examples} examples."
+        )
+    found = _whole_numbers_or_words(found, name)
+    classes, indices = np.unique(found, return_inverse=True)
+    if len(classes) < 2:
+        raise TaskError(
+            f"{name}: every label is {messages.shortened(str(classes[0]))}; a "
+            "classifier needs two classes or more."
+        )
+    return indices.astype(np.int32), tuple(map(str, classes))
+
+
+def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
+    if labels.dtype.kind == "S":
+        return np.char.decode(labels, "utf-8", "replace")
+    if labels.dtype.kind == "O":
+        labels = as_words(labels)
+    if labels.dtype.kind == "U":
+        missing = np.flatnonzero(labels == "")
+        if len(missing):
+            raise TaskError(f"{name}: example {missing[0]} has no label.")
+    if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
+        return labels
+    if labels.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(labels) | (labels != np.round(labels)))
+        if len(bad):
+            raise TaskError(
+                f"{name}: the label of example {bad[0]} is {labels[bad[0]]:g}, expected "
+                "classes: words or whole numbers."
+            )
+        return labels.astype(np.int64)
+    raise TaskError(
+        f"{name}: labels are of type {labels.dtype}, expected words or whole numbers."
+    )
+
+
+def as_words(values: np.ndarray) -> np.ndarray:
+    """Returns Python objects as text; what is missing, None or NaN, becomes empty."""
+
+    def is_missing(value: Any) -> bool:
+        return value is None or (isinstance(value, float) and math.isnan(value))
+
+    return np.array(
+        ["" if is_missing(value) else str(value) for value in values], dtype=np.str_
+    )
+
+
+def by_client(
+    client_ids: Any, num_examples: int, name: str
+) -> tuple[tuple[str, ...], Sequence[np.ndarray]]:
+    """Returns the clients in order, and the indices of each one's examples.
+
+    Raises:
+      TaskError: If there are not as many ids as examples, or one is missing.
+    """
+    found = np.asarray(client_ids)
+    if found.shape != (num_examples,):
+        raise TaskError(
+            f"{name}: client ids have shape {list(found.shape)}, expected one for each "
+            f"of {num_examples} examples."
+        )
+    if found.dtype.kind == "S":
+        found = np.char.decode(found, "utf-8", "replace")
+    is_missing = np.isnan(found) if found.dtype.kind == "f" else None
+    if found.dtype.kind == "O":
+        found = as_words(found)
+    if is_missing is None:
+        is_missing = found.astype(np.str_) == ""
+    if is_missing.any():
+        raise TaskError(
+            f"{name}: example {np.flatnonzero(is_missing)[0]} has no client."
+        )
+    clients, indices = np.unique(found, return_inverse=True)
+    order = np.argsort(indices, kind="stable")
+    ends = np.cumsum(np.bincount(indices))[:-1]
+    return tuple(map(str, clients)), np.split(order.astype(np.int64), ends)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Scaling:
+    """Maps stored features to a model's input, float32.
+
+    Attributes:
+      mean: What is subtracted, of each feature or channel.
+      deviation: What divides the difference.
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, *, standardize: bool) -> Self:
+        """Returns the scaling that training features need.
+
+        Args:
+          features: Training examples, as `checked_features` returns them.
+          standardize: Whether the result has mean 0 and deviation 1 (0 where a feature
+            is constant); otherwise uint8 images are scaled to [0, 1] alone.
+        """
+        if not standardize:
+            scale = _MAX_PIXEL if features.dtype == np.uint8 else np.float32(1.0)
+            return cls(mean=np.float32(0.0), deviation=scale)
+        axes = tuple(range(features.ndim - 1)) if features.ndim == 4 else (0,)
+        mean = features.mean(axis=axes, dtype=np.float64)
+        deviation = features.std(axis=axes, dtype=np.float64)
+        deviation[deviation == 0.0] = 1.0
+        return cls(mean=mean.astype(np.float32), deviation=deviation.astype(np.float32))
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Returns scaled features, of the same shape."""
+        return (features.astype(np.float32) - self.mean) / self.deviation

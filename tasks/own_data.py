@@ -1,0 +1,305 @@
+"""A task of a user's own arrays, table or clients, in one call.
+
+    task = tasks.from_arrays(features, labels, client_ids)
+    task = tasks.from_data_frame(frame, label="income", client_column="hospital")
+    task = tasks.from_client_data(client_data)
+    experiments.run("fedavg", task)
+
+Labels may be words or whole numbers; features are numbers. Without ids, examples are
+divided by a partition.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import array_data, own_arrays, own_table, partition
+from tasks.array_data import Division
+from tasks.array_source import Arrays
+from tasks.models import by_shape
+from tasks.task import Task, TaskError
+from tff_algos import messages
+from tff_algos.clients.batching import derive_seed
+from tff_algos.hyperparameters import HyperparameterError
+
+DEFAULT_PARTITION = "iid:10"
+_READ_BATCH_SIZE = 4096
+_MAX_NAMES = 10
+
+
+@attrs.frozen(kw_only=True)
+class Treatment:
+    """What becomes of own data, whatever they are read from.
+
+    Attributes:
+      model: A name of `tasks.models.by_shape`, or a model of the features as float32
+        and the classes' indices as int32.
+      partition: Division among clients, where the data name none.
+      client_test_fraction: Share of each client's examples that is held out.
+      eval_client_fraction: Share of the clients that do not train and are those
+        evaluated; 0 to evaluate all, on what each holds out.
+      standardize: Whether features get mean 0 and deviation 1 over the training
+        examples; of images, each channel.
+      seed: Seed of the division and the initial weights.
+    """
+
+    model: str | tff.learning.models.FunctionalModel = "mlp"
+    partition: str | None = None
+    client_test_fraction: float = 0.2
+    eval_client_fraction: float = 0.0
+    standardize: bool = True
+    seed: int = 0
+
+    def __attrs_post_init__(self):
+        for name, valid in (
+            ("client_test_fraction", "(0, 1)"),
+            ("eval_client_fraction", "[0, 1)"),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value < 1 or (value == 0 and valid[0] == "("):
+                raise HyperparameterError(name, value, f"a number in {valid}")
+
+
+def from_arrays(
+    features: np.ndarray,
+    labels: Sequence[Any] | np.ndarray,
+    client_ids: Sequence[Any] | np.ndarray | None = None,
+    *,
+    name: str = "own_data",
+    **treatment: Any,
+) -> Task:
+    """Returns the task of arrays with examples along the first axis.
+
+    Args:
+      features: Numbers [n, features], or images [n, height, width] or [n, height,
+        width, channels]; uint8 images are scaled to [0, 1].
+      labels: Classes [n], words or whole numbers.
+      client_ids: Each example's client [n]; None to divide examples by `partition`.
+      name: What the data are called in titles and messages.
+      **treatment: As in `Treatment`.
+
+    Raises:
+      TaskError: If something does not fit.
+      HyperparameterError: If an argument is invalid.
+    """
+    how = Treatment(**treatment)
+    if client_ids is not None and how.partition is not None:
+        raise HyperparameterError(
+            "partition", how.partition, "nothing where examples have clients"
+        )
+    x = own_arrays.checked_features(features, name)
+    y, classes = own_arrays.as_classes(labels, len(x), name)
+    ids, parts = _clients(y, client_ids, how, name)
+    return _task(x, y, ids, parts, classes, name, how)
+
+
+def from_data_frame(
+    frame: Any,
+    label: str,
+    client_column: str | None = None,
+    *,
+    features: Sequence[str] | None = None,
+    categories: Sequence[str] = (),
+    name: str = "own_data",
+    **treatment: Any,
+) -> Task:
+    """Returns the task of a table: a pandas data frame, or arrays by column.
+
+    Args:
+      frame: The table.
+      label: The column of the classes.
+      client_column: The column that names each row's client; None to divide rows by
+        `partition`.
+      features: The columns to learn from; None for all others.
+      categories: Those of them that are words, or numbers without an order; each value
+        becomes a feature of 0 and 1.
+      name: What the data are called in titles and messages.
+      **treatment: As in `Treatment`.
+
+    Raises:
+      TaskError: If something does not fit.
+      HyperparameterError: If an argument is invalid.
+    """
+    columns = {str(key): np.asarray(frame[key]) for key in frame}
+    x, y, ids = own_table.encode(
+        columns,
+        own_table.Roles(
+            label=label,
+            client_column=client_column,
+            features=None if features is None else tuple(features),
+            categories=tuple(categories),
+        ),
+        name,
+    )
+    return from_arrays(x, y, ids, name=name, **treatment)
+
+
+def from_client_data(
+    client_data: tff.simulation.datasets.ClientData,
+    *,
+    features: str | None = None,
+    label: str | None = None,
+    name: str = "own_data",
+    **treatment: Any,
+) -> Task:
+    """Returns the task of TFF's clients; all examples are read into memory.
+
+    Args:
+      client_data: Clients whose elements are pairs (features, label), or mappings.
+      features: The key of the features in a mapping; None if it has one besides the
+        label's.
+      label: The key of the label; None for "label" or "y".
+      name: What the data are called in titles and messages.
+      **treatment: As in `Treatment`.
+
+    Raises:
+      TaskError: If something does not fit.
+      HyperparameterError: If an argument is invalid.
+    """
+    x, y, ids = [], [], []
+    for client_id in client_data.client_ids:
+        dataset = client_data.create_tf_dataset_for_client(client_id)
+        found = [
+            _pair(batch, features, label, name)
+            for batch in dataset.batch(_READ_BATCH_SIZE).as_numpy_iterator()
+        ]
+        if not found:
+            raise TaskError(
+                f"{name}: client {messages.shown(client_id)} has no examples."
+            )
+        for batch_x, batch_y in found:
+            x.append(batch_x)
+            y.append(batch_y)
+            ids.append(np.full(len(batch_y), str(client_id)))
+    if not x:
+        raise TaskError(f"{name} has no clients.")
+    shapes = sorted({each.shape[1:] for each in x})
+    if len(shapes) > 1:
+        raise TaskError(
+            f"{name}: examples have different shapes, {shapes[0]} and {shapes[1]}."
+        )
+    return from_arrays(
+        *(np.concatenate(arrays) for arrays in (x, y, ids)), name=name, **treatment
+    )
+
+
+def _pair(
+    batch: Any, features: str | None, label: str | None, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features and the labels of a batch of a ClientData."""
+    if isinstance(batch, tuple) and len(batch) == 2:
+        return batch
+    if not isinstance(batch, Mapping):
+        raise TaskError(
+            f"{name}: an element is a {type(batch).__name__}, expected a pair "
+            "(features, label) or a mapping."
+        )
+    keys = ", ".join(batch)
+    label = label or next((key for key in ("label", "y") if key in batch), None)
+    if label not in batch:
+        raise TaskError(f"{name}: label={label!r} is no key; the keys are: {keys}.")
+    others = [key for key in batch if key != label]
+    if features is None and len(others) == 1:
+        features = others[0]
+    if features not in others:
+        raise TaskError(
+            f"{name}: features={features!r} is not one of the other keys: "
+            f"{', '.join(others)}."
+        )
+    return batch[features], batch[label]
+
+
+def _clients(
+    labels: np.ndarray, client_ids: Any, how: Treatment, name: str
+) -> tuple[tuple[str, ...], Sequence[np.ndarray]]:
+    """Returns the clients and the indices of each one's examples."""
+    if client_ids is not None:
+        return own_arrays.by_client(client_ids, len(labels), name)
+    spec = partition.parse(how.partition or DEFAULT_PARTITION)
+    parts = partition.divide(labels, spec, how.seed)
+    return array_data.client_ids(spec.num_clients), parts
+
+
+def _task(
+    x: np.ndarray,
+    y: np.ndarray,
+    client_ids: tuple[str, ...],
+    parts: Sequence[np.ndarray],
+    classes: Sequence[str],
+    name: str,
+    how: Treatment,
+) -> Task:
+    train, held_out = partition.hold_out(parts, how.client_test_fraction, how.seed)
+    trains, evaluates = _roles(client_ids, how)
+    numbers = {client_id: number for number, client_id in enumerate(client_ids)}
+    tests = np.concatenate([held_out[numbers[client_id]] for client_id in evaluates])
+    if not len(tests):
+        raise TaskError(
+            f"{name}: client_test_fraction={how.client_test_fraction:g} holds out no "
+            f"example of {len(parts)} clients with {len(y)} in all: raise it, or have "
+            "fewer clients."
+        )
+    trained_on = np.concatenate([train[numbers[client_id]] for client_id in trains])
+    scaling = own_arrays.Scaling.of(x[trained_on], standardize=how.standardize)
+    arrays = Arrays(x_train=x, y_train=y, x_test=x[tests], y_test=y[tests])
+    task = array_data.divided_task(
+        arrays,
+        Division(client_ids=client_ids, train=train, test=held_out, test_of="train"),
+        name=name,
+        source="own",
+        preprocess=scaling,
+        model=_model(how, x.shape[1:], len(classes), name),
+        seed=how.seed,
+        notice=_notice(name, x, classes, client_ids),
+    )
+    return attrs.evolve(task, train_client_ids=trains, eval_client_ids=evaluates)
+
+
+def _roles(
+    client_ids: tuple[str, ...], how: Treatment
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the clients that train and those that are evaluated."""
+    if not how.eval_client_fraction:
+        return client_ids, client_ids
+    count = len(client_ids)
+    size = max(1, round(how.eval_client_fraction * count))
+    if size >= count:
+        raise TaskError(
+            f"eval_client_fraction={how.eval_client_fraction:g} leaves none of "
+            f"{count} clients to train."
+        )
+    rng = np.random.default_rng(derive_seed(how.seed, "evaluation clients"))
+    chosen = {client_ids[index] for index in rng.permutation(count)[:size]}
+    trains = tuple(each for each in client_ids if each not in chosen)
+    return trains, tuple(each for each in client_ids if each in chosen)
+
+
+def _model(how: Treatment, shape: Sequence[int], num_classes: int, name: str):
+    if not isinstance(how.model, str):
+        expected = tf.TensorSpec([None, *shape], tf.float32)
+        if not expected.is_compatible_with(how.model.input_spec[0]):
+            raise TaskError(
+                f"{name}: the model takes {how.model.input_spec[0]}, examples are "
+                f"{expected}."
+            )
+        return how.model
+    try:
+        return by_shape.build(how.model, shape, num_classes, how.seed)
+    except by_shape.ShapeError as error:
+        raise TaskError(f"{name}: model={how.model}: {error}.") from error
+
+
+def _notice(
+    name: str, x: np.ndarray, classes: Sequence[str], client_ids: Sequence[str]
+) -> str:
+    shown = ", ".join(messages.shortened(each, 20) for each in classes[:_MAX_NAMES])
+    more = ", ..." if len(classes) > _MAX_NAMES else ""
+    shape = " x ".join(map(str, x.shape[1:]))
+    return (
+        f"{name}: {len(x)} examples ({shape}) of {len(classes)} classes ({shown}{more}), "
+        f"{len(client_ids)} clients."
+    )

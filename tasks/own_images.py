@@ -1,0 +1,84 @@
+"""Reads a folder of images: `DIR/CLASS/IMAGE`, or `DIR/CLIENT/CLASS/IMAGE`."""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tasks.task import TaskError
+from tff_algos import messages
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+
+
+def read(
+    folder: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns uint8 images [n, height, width, channels], classes, and clients or None.
+
+    Args:
+      folder: A folder for each class, or a folder for each client with one for each of
+        its classes. Hidden files are ignored.
+
+    Raises:
+      TaskError: If there are no images, or images of several depths or shapes, or a
+        file that is no image.
+    """
+    paths = _files(folder)
+    others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
+    if others:
+        raise TaskError(
+            f"{others[0]} is no image that can be read, expected {', '.join(SUFFIXES)}."
+        )
+    if not paths:
+        raise TaskError(f"{folder} has no images ({', '.join(SUFFIXES)}) below it.")
+    parts = [path.relative_to(folder).parts for path in paths]
+    depths = {len(part): path for part, path in zip(parts, paths, strict=True)}
+    if len(depths) > 1 or min(depths) not in (2, 3):
+        odd = depths[min(depths)] if min(depths) < 2 else depths[max(depths)]
+        raise TaskError(
+            f"{folder} must have images as CLASS/IMAGE or all as CLIENT/CLASS/IMAGE, "
+            f"found {odd.relative_to(folder)}."
+        )
+    images = _read_images(paths)
+    labels = np.array([part[-2] for part in parts])
+    clients = np.array([part[0] for part in parts]) if min(depths) == 3 else None
+    return images, labels, clients
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    found = [
+        path
+        for path in folder.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    return sorted(path for path in found if path.is_file())
+
+
+def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:
+    first = _decoded(paths[0])
+    images = np.empty((len(paths), *first.shape), np.uint8)
+    for number, path in enumerate(paths):
+        image = first if number == 0 else _decoded(path)
+        if image.shape != first.shape:
+            raise TaskError(
+                f"{path} is {_size(image)}, but {paths[0]} is {_size(first)}: all "
+                "images must have the same size and channels."
+            )
+        images[number] = image
+    return images
+
+
+def _decoded(path: pathlib.Path) -> np.ndarray:
+    try:
+        data = tf.io.decode_image(path.read_bytes(), expand_animations=False)
+    except (OSError, tf.errors.OpError) as error:
+        reason = messages.one_line(error)
+        raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
+    return data.numpy()
+
+
+def _size(image: np.ndarray) -> str:
+    height, width, channels = image.shape
+    return f"{height} x {width} with {channels} channels"

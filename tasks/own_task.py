@@ -1,0 +1,240 @@
+"""Own data without code: `--task=csv:FILE`, `npz:FILE` and `folder:DIR`."""
+
+import functools
+import pathlib
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import attrs
+import numpy as np
+
+from tasks import damage, own_data, own_images, own_table
+from tasks.models.by_shape import ModelId
+from tasks.partition import parse as parse_partition
+from tasks.task import DataOptions, Task, TaskEntry, TaskError
+from tff_algos import messages
+from tff_algos.hyperparameters import HyperparameterError, hparam, record
+
+_SETTINGS = types.MappingProxyType(
+    {
+        "client_batch_size": 10,
+        "client_epochs_per_round": 1,
+        "client_learning_rate": 0.05,
+        "clients_per_round": 5,
+    }
+)
+
+# Features, labels, and clients or None.
+_Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+@record
+class OwnOptions:
+    """What becomes of own data.
+
+    Attributes:
+      model: Architecture: linear, mlp (two hidden layers of 200), and of images cnn
+        (that of McMahan et al.) or lenet.
+      partition: Division of the examples among clients, if the data name none: iid:N,
+        shards:K[:N] (of sorted labels) or dirichlet:ALPHA[:N]; iid:10 by default.
+      client_test_fraction: Share of each client's examples that it does not train on.
+      eval_client_fraction: Share of the clients that do not train, and on which alone
+        the model is evaluated; 0 to evaluate all clients.
+      standardize: Whether every feature (of images, every channel) gets mean 0 and
+        deviation 1 over all training examples.
+    """
+
+    model: Annotated[ModelId, hparam()] = "mlp"
+    partition: Annotated[str | None, hparam(check=parse_partition)] = None
+    client_test_fraction: Annotated[float, hparam(above=0, below=1)] = 0.2
+    eval_client_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
+    standardize: Annotated[bool, hparam()] = True
+
+
+@record
+class CsvOptions(OwnOptions):
+    """The options of `--task=csv:FILE`.
+
+    Attributes:
+      label: The column of the classes, words or whole numbers.
+      client_column: The column that names each row's client.
+      features: Columns to learn from, by commas; all others by default.
+      categories: Those of them that are words, by commas; each value becomes a feature
+        of 0 and 1.
+    """
+
+    label: Annotated[str, hparam()] = "label"
+    client_column: Annotated[str | None, hparam(replaces="partition")] = None
+    features: Annotated[str | None, hparam()] = None
+    categories: Annotated[str | None, hparam()] = None
+
+    def __attrs_post_init__(self):
+        _check_one_division(self)
+
+
+@record
+class NpzOptions(OwnOptions):
+    """The options of `--task=npz:FILE`.
+
+    Attributes:
+      label: The array of the classes [n], words or whole numbers.
+      client_column: The array that names each example's client [n].
+      features: The array to learn from: [n, features], or images [n, height, width] or
+        [n, height, width, channels].
+    """
+
+    label: Annotated[str, hparam()] = "y"
+    client_column: Annotated[str | None, hparam(replaces="partition")] = None
+    features: Annotated[str, hparam()] = "x"
+
+    def __attrs_post_init__(self):
+        _check_one_division(self)
+
+
+@record
+class FolderOptions(OwnOptions):
+    """The options of `--task=folder:DIR`, which has images DIR/CLASS/IMAGE or
+    DIR/CLIENT/CLASS/IMAGE."""
+
+
+def _check_one_division(options: CsvOptions | NpzOptions) -> None:
+    if options.client_column is not None and options.partition is not None:
+        raise HyperparameterError(
+            "client_column",
+            options.client_column,
+            "to be set without partition, it replaces it",
+        )
+
+
+def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
+    roles = own_table.Roles(
+        label=options.label,
+        client_column=options.client_column,
+        features=options.features and tuple(options.features.split(",")),
+        categories=tuple((options.categories or "").split(","))
+        if options.categories
+        else (),
+    )
+    return own_table.encode(own_table.read_csv(path), roles, str(path))
+
+
+def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
+    try:
+        with damage.reading(), np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise TaskError(f"{path} is a single array, expected an npz archive.")
+            return tuple(
+                None if name is None else _array(file, flag, name, path)
+                for flag, name in (
+                    ("features", options.features),
+                    ("label", options.label),
+                    ("client_column", options.client_column),
+                )
+            )
+    except damage.Unfit as error:
+        raise TaskError(f"{path}: {error}.") from error
+
+
+def _array(file: Any, flag: str, name: str, path: pathlib.Path) -> np.ndarray:
+    if name not in file.files:
+        raise TaskError(
+            f"--{flag}={messages.shortened(name)}: {path} has no such array; its arrays "
+            f"are: {', '.join(file.files) or 'none'}."
+        )
+    return file[name]
+
+
+def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
+    images, labels, clients = own_images.read(path)
+    if clients is not None and options.partition is not None:
+        raise TaskError(
+            f"--partition={options.partition}: {path} has a folder for each client, "
+            "which divide the images."
+        )
+    return images, labels, clients
+
+
+@attrs.frozen(kw_only=True)
+class Format:
+    """One form of own data.
+
+    Attributes:
+      name: What comes before the colon.
+      argument: What comes behind it, for help.
+      summary: One line for lists and help.
+      options: The record of its options.
+      read: From a path and the options to features, labels and clients.
+    """
+
+    name: str
+    argument: str
+    summary: str
+    options: type
+    read: Callable[[pathlib.Path, Any], _Found]
+
+    def entry(self, argument: str) -> TaskEntry:
+        """Returns the entry of a file or folder."""
+        return TaskEntry(
+            name=f"{self.name}:{argument}",
+            summary=self.summary,
+            options=self.options,
+            load=functools.partial(self._load, pathlib.Path(argument)),
+            settings=_SETTINGS,
+        )
+
+    def _load(
+        self, path: pathlib.Path, options: OwnOptions, data_options: DataOptions
+    ) -> Task:
+        """Returns the task.
+
+        Raises:
+          TaskError: If the data cannot be read, or something does not fit.
+        """
+        if data_options.data == "generated":
+            raise TaskError(
+                f"--data=generated: --task={self.name}:{path} is your own data, which "
+                "has no generated stand-in."
+            )
+        found = path.is_dir() if self.argument == "DIR" else path.is_file()
+        if not found:
+            kind = "folder" if self.argument == "DIR" else "file"
+            raise TaskError(f"--task={self.name}:{path}: there is no such {kind}.")
+        features, labels, clients = self.read(path, options)
+        common = [field.name for field in attrs.fields(OwnOptions)]
+        return own_data.from_arrays(
+            features,
+            labels,
+            clients,
+            name=path.resolve().name if path.is_dir() else path.stem,
+            seed=data_options.seed,
+            **{name: getattr(options, name) for name in common},
+        )
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format(
+            name="csv",
+            argument="FILE",
+            summary="Your own table: a CSV file with columns' names in its first line",
+            options=CsvOptions,
+            read=_read_csv,
+        ),
+        Format(
+            name="npz",
+            argument="FILE",
+            summary="Your own arrays: a NumPy archive of features and labels",
+            options=NpzOptions,
+            read=_read_npz,
+        ),
+        Format(
+            name="folder",
+            argument="DIR",
+            summary="Your own images: DIR/CLASS/IMAGE or DIR/CLIENT/CLASS/IMAGE",
+            options=FolderOptions,
+            read=_read_folder,
+        ),
+    )
+}

@@ -1,0 +1,91 @@
+"""Arrays that a user brings: what is taken, what is refused, how it is scaled."""
+
+import numpy as np
+import pytest
+
+from tasks import own_arrays
+from tasks.task import TaskError
+
+
+def test_features_become_float32_and_images_keep_their_bytes():
+    assert own_arrays.checked_features([[1, 2], [3, 4]], "d").dtype == np.float32
+    images = own_arrays.checked_features(np.zeros((2, 3, 4), np.uint8), "d")
+    assert images.shape == (2, 3, 4, 1) and images.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.array([["a"]]), "d: features are of type <U1, expected numbers"),
+        (np.zeros(3), r"features have shape \[3\], expected \[n, features\]"),
+        (np.zeros((0, 3)), "d has no examples"),
+        ([[1.0, 2.0], [3.0, np.nan]], r"features\[1, 1\] is nan, expected finite"),
+        ([[1e300]], r"features\[0, 0\] is inf"),
+    ],
+)
+def test_other_features_are_refused(features, message):
+    with pytest.raises(TaskError, match=message):
+        own_arrays.checked_features(features, "d")
+
+
+@pytest.mark.parametrize(
+    ("labels", "indices", "classes"),
+    [
+        ([10, 2, 10], [1, 0, 1], ("2", "10")),
+        ([3.0, -1.0, 3.0], [1, 0, 1], ("-1", "3")),
+        (["no", "yes", "no"], [0, 1, 0], ("no", "yes")),
+        ([b"b", b"a", b"b"], [1, 0, 1], ("a", "b")),
+        ([[True], [False], [True]], [1, 0, 1], ("False", "True")),
+    ],
+)
+def test_labels_become_indices_of_classes(labels, indices, classes):
+    found, names = own_arrays.as_classes(labels, 3, "d")
+    np.testing.assert_array_equal(found, np.array(indices, np.int32))
+    assert names == classes and found.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, 2], r"labels have shape \[2\], expected one for each of 3 examples"),
+        ([1, 1, 1], "every label is 1; a classifier needs two classes"),
+        ([1.0, 2.5, 1.0], "label of example 1 is 2.5, expected classes"),
+        ([1.0, np.nan, 1.0], "label of example 1 is nan"),
+        (["a", "", "b"], "example 1 has no label"),
+        (np.array(["a", None, "b"], object), "example 1 has no label"),
+    ],
+)
+def test_other_labels_are_refused(labels, message):
+    with pytest.raises(TaskError, match=message):
+        own_arrays.as_classes(labels, 3, "d")
+
+
+def test_examples_are_grouped_by_client():
+    clients, parts = own_arrays.by_client(["b", "a", "b", "c"], 4, "d")
+    assert clients == ("a", "b", "c")
+    assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a"], r"client ids have shape \[1\], expected one for each of 2"),
+        (["a", ""], "example 1 has no client"),
+        ([1.0, np.nan], "example 1 has no client"),
+    ],
+)
+def test_other_client_ids_are_refused(ids, message):
+    with pytest.raises(TaskError, match=message):
+        own_arrays.by_client(ids, 2, "d")
+
+
+def test_features_get_mean_0_and_deviation_1_and_constants_become_0():
+    x = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
+    scaling = own_arrays.Scaling.of(x, standardize=True)
+    np.testing.assert_allclose(scaling(x), [[-1.0, 0.0], [1.0, 0.0]])
+
+
+def test_bytes_become_fractions_where_nothing_is_standardized():
+    x = np.full((1, 2, 2, 1), 255, np.uint8)
+    scaling = own_arrays.Scaling.of(x, standardize=False)
+    np.testing.assert_array_equal(scaling(x), np.ones((1, 2, 2, 1), np.float32))

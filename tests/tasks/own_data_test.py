@@ -1,0 +1,131 @@
+"""Own data become a task in one call: clients, held-out examples, refusals."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tasks
+from tasks.models import by_shape
+from tasks.task import TaskError
+from tff_algos.hyperparameters import HyperparameterError
+
+X = np.arange(80, dtype=np.float32).reshape(40, 2)
+Y = np.arange(40) % 2
+IDS = np.array(["a", "b", "c", "d"]).repeat(10)
+
+
+def _examples(task, split):
+    return {c: task.examples(c, split) for c in task.eval_client_ids}
+
+
+def test_every_example_has_one_client_and_one_split():
+    task = tasks.from_arrays(X, Y, IDS, name="people", standardize=False)
+    assert task.name == task.dataset_name == "people" and task.data_source == "own"
+    assert task.train_client_ids == task.eval_client_ids == ("a", "b", "c", "d")
+    found = [
+        row
+        for split in ("train", "test")
+        for x, _ in _examples(task, split).values()
+        for row in x[:, 0]
+    ]
+    assert sorted(found) == X[:, 0].tolist()
+    assert [len(y) for _, y in _examples(task, "test").values()] == [2, 2, 2, 2]
+    assert len(task.test_examples[1]) == 8
+    assert "40 examples (2) of 2 classes (0, 1), 4 clients" in task.notice
+
+
+def test_training_examples_are_standardized_and_test_examples_like_them():
+    task = tasks.from_arrays(X, Y, IDS)
+    x = np.concatenate([x for x, _ in _examples(task, "train").values()])
+    np.testing.assert_allclose(x.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(x.std(axis=0), 1.0, rtol=1e-5)
+    tests = np.concatenate([x for x, _ in _examples(task, "test").values()])
+    np.testing.assert_array_equal(tests, task.test_examples[0])
+
+
+def test_clients_can_be_held_out():
+    task = tasks.from_arrays(X, Y, IDS, eval_client_fraction=0.5, seed=1)
+    trains, evaluates = set(task.train_client_ids), set(task.eval_client_ids)
+    assert len(trains) == len(evaluates) == 2 and not trains & evaluates
+    assert len(task.test_examples[1]) == 4
+
+
+def test_a_partition_divides_and_the_seed_decides():
+    parts = {
+        seed: tasks.from_arrays(X, Y, partition="shards:1:2", seed=seed)
+        for seed in (0, 1)
+    }
+    for task in parts.values():
+        assert len(task.train_client_ids) == 2
+        for client_id in task.train_client_ids:
+            assert len(set(task.train_labels(client_id))) == 1
+    first = [task.examples("client_000", "test")[0] for task in parts.values()]
+    assert not np.array_equal(*first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": np.zeros(40)}, "every label is 0"),
+        ({"model": "cnn"}, "own_data: model=cnn: cnn takes images"),
+        ({"client_test_fraction": 0.01}, "holds out no example of 4 clients"),
+        ({"eval_client_fraction": 0.9}, "leaves none of 4 clients to train"),
+        (
+            {"model": by_shape.build("linear", (3,), 2, 0)},
+            r"model takes TensorSpec\(shape=\(None, 3\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments, message):
+    given = {"labels": Y, **arguments}
+    with pytest.raises(TaskError, match=message):
+        tasks.from_arrays(X, given.pop("labels"), IDS, **given)
+
+
+def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():
+    with pytest.raises(HyperparameterError, match="nothing where examples have clie"):
+        tasks.from_arrays(X, Y, IDS, partition="iid:2")
+    with pytest.raises(HyperparameterError, match=r"client_test_fraction=0.*\(0, 1\)"):
+        tasks.from_arrays(X, Y, IDS, client_test_fraction=0)
+
+
+def test_a_table_becomes_a_task():
+    frame = {"a": X[:, 0], "b": X[:, 1], "who": IDS, "ill": Y}
+    task = tasks.from_data_frame(frame, "ill", "who", standardize=False)
+    same = tasks.from_arrays(X, Y, IDS, standardize=False)
+    for client_id in same.train_client_ids:
+        for found, expected in zip(
+            task.examples(client_id, "train"),
+            same.examples(client_id, "train"),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
+def _client_data(sizes):
+    return tff.simulation.datasets.TestClientData(
+        {
+            client_id: collections.OrderedDict(pixels=X[:size], label=Y[:size])
+            for client_id, size in sizes.items()
+        }
+    )
+
+
+def test_tffs_clients_become_a_task():
+    task = tasks.from_client_data(
+        _client_data({"ann": 10, "bob": 5}), standardize=False
+    )
+    assert task.train_client_ids == ("ann", "bob")
+    parts = [task.examples("bob", split)[0][:, 0] for split in ("train", "test")]
+    assert sorted(np.concatenate(parts)) == X[:5, 0].tolist()
+
+
+def test_clients_without_examples_and_unknown_keys_are_refused():
+    with pytest.raises(TaskError, match="client 'bob' has no examples"):
+        tasks.from_client_data(_client_data({"ann": 10, "bob": 0}))
+    with pytest.raises(TaskError, match="label='z' is no key; the keys are: pixels, l"):
+        tasks.from_client_data(_client_data({"ann": 10}), label="z")
+    with pytest.raises(TaskError, match="features='z' is not one of the other keys"):
+        tasks.from_client_data(_client_data({"ann": 10}), features="z")

@@ -1,0 +1,65 @@
+"""Folders of images by class, or by client and class."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import own_images
+from tasks.task import TaskError
+
+
+@pytest.fixture
+def put(tmp_path):
+    def put(name, value=7, shape=(4, 3, 1)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = np.full(shape, value, np.uint8)
+        path.write_bytes(tf.io.encode_png(image).numpy())
+        return path
+
+    return put
+
+
+def test_folders_are_classes(put, tmp_path):
+    put("dog/1.png", 1)
+    put("cat/1.PNG", 2)
+    put(".thumbnails/a/1.png", 9)
+    images, labels, clients = own_images.read(tmp_path)
+    assert images.shape == (2, 4, 3, 1) and images.dtype == np.uint8
+    assert list(labels) == ["cat", "dog"] and clients is None
+    assert images[:, 0, 0, 0].tolist() == [2, 1]
+
+
+def test_outer_folders_are_clients(put, tmp_path):
+    for client, label in (("ann", "cat"), ("ann", "dog"), ("bob", "cat")):
+        put(f"{client}/{label}/1.png")
+    _, labels, clients = own_images.read(tmp_path)
+    assert list(clients) == ["ann", "ann", "bob"]
+    assert list(labels) == ["cat", "dog", "cat"]
+
+
+def test_images_of_different_sizes_are_refused(put, tmp_path):
+    put("a/1.png")
+    put("b/1.png", shape=(4, 3, 3))
+    with pytest.raises(
+        TaskError, match="4 x 3 with 3 channels, but .* with 1 channels"
+    ):
+        own_images.read(tmp_path)
+
+
+def test_other_depths_are_refused(put, tmp_path):
+    put("a/1.png")
+    put("b/c/1.png")
+    with pytest.raises(TaskError, match="CLASS/IMAGE .* found b/c/1.png"):
+        own_images.read(tmp_path)
+
+
+def test_what_is_no_image_is_refused(put, tmp_path):
+    with pytest.raises(TaskError, match="has no images"):
+        own_images.read(tmp_path)
+    put("a/1.png").write_bytes(b"no image")
+    with pytest.raises(TaskError, match=r"1\.png cannot be read as an image"):
+        own_images.read(tmp_path)
+    (tmp_path / "a/notes.txt").write_text("x")
+    with pytest.raises(TaskError, match=r"notes\.txt is no image"):
+        own_images.read(tmp_path)

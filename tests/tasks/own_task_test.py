@@ -1,0 +1,90 @@
+"""`--task=csv:FILE`, `npz:FILE` and `folder:DIR`, from flags to tasks."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tasks
+from tasks import own_task
+from tasks.task import DataOptions, TaskError
+from tff_algos.hyperparameters import HyperparameterError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lines = ["dose,sex,site,ill"]
+    lines += [f"{n},{'mf'[n % 2]},s{n % 3},{n % 2}" for n in range(30)]
+    (tmp_path / "people.csv").write_text("\n".join(lines))
+    images = np.arange(24 * 16, dtype=np.uint8).reshape(24, 4, 4)
+    np.savez(
+        tmp_path / "arrays.npz", x=images, y=np.arange(24) % 3, who=np.arange(24) % 4
+    )
+    for number in range(24):
+        path = tmp_path / f"pictures/{number % 2}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tf.io.encode_png(images[number][..., None]).numpy())
+    return tmp_path
+
+
+def _load(name, data="auto", **options):
+    entry = tasks.get(name)
+    return tasks.load_task(name, entry.options(**options), DataOptions(data=data))
+
+
+def test_a_csv_file_becomes_a_task_titled_by_its_name(folder):
+    task = _load(
+        f"csv:{folder}/people.csv",
+        label="ill",
+        client_column="site",
+        features="dose,sex",
+        categories="sex",
+    )
+    assert task.dataset_name == "people"
+    assert task.train_client_ids == ("s0", "s1", "s2")
+    assert task.examples("s0", "train")[0].shape == (8, 3)
+
+
+def test_an_npz_file_becomes_a_task(folder):
+    task = _load(f"npz:{folder}/arrays.npz", client_column="who", model="cnn")
+    assert task.train_client_ids == ("0", "1", "2", "3")
+    x, y = task.examples("0", "train")
+    assert x.shape == (5, 4, 4, 1) and set(y) <= {0, 1, 2}
+
+
+def test_a_folder_becomes_a_task(folder):
+    task = _load(f"folder:{folder}/pictures", partition="iid:3", standardize=False)
+    assert task.dataset_name == "pictures" and len(task.train_client_ids) == 3
+    x, _ = task.examples("client_000", "train")
+    assert x.shape[1:] == (4, 4, 1) and 0 <= x.min() and x.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("csv:{}/none.csv", {}, "none.csv: there is no such file"),
+        ("folder:{}/people.csv", {}, "people.csv: there is no such folder"),
+        ("csv:{}/people.csv", {}, "--label=label: .*columns are: dose, sex, site, ill"),
+        ("npz:{}/arrays.npz", {"label": "z"}, "--label=z: .* arrays are: x, y, who"),
+        ("npz:{}/people.csv", {}, "people.csv: it cannot be read"),
+        ("csv:{}/arrays.npz", {}, "cannot be read as CSV"),
+    ],
+)
+def test_what_does_not_fit_is_named(name, options, message, folder):
+    with pytest.raises(TaskError, match=message):
+        _load(name.format(folder), **options)
+
+
+def test_own_data_have_no_stand_in(folder):
+    with pytest.raises(TaskError, match="--data=generated: .* your own data"):
+        _load(f"csv:{folder}/people.csv", data="generated", label="ill")
+
+
+def test_a_client_column_replaces_a_partition():
+    with pytest.raises(HyperparameterError, match="client_column='a'.*partition"):
+        own_task.CsvOptions(client_column="a", partition="iid:3")
+
+
+@pytest.mark.parametrize("name", ["csv", "csv:", "cvs:FILE"])
+def test_forms_without_a_path_are_told_the_form(name):
+    with pytest.raises(TaskError, match=r"did you mean csv:FILE\?"):
+        tasks.get(name)
