@@ -34,6 +34,17 @@ def test_marked_processes_end_and_no_others(tmp_path):
     other.wait()
 
 
+def test_what_logs_to_the_folder_ends_without_the_mark_but_not_the_driver(tmp_path):
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    janitor = Janitor(str(folder))
+    with open(folder / "log", "w", encoding="utf-8") as log:
+        renamed = subprocess.Popen(_SLEEP, stderr=log, start_new_session=True)
+        janitor.end()
+    assert renamed.wait(5) == -signal.SIGKILL
+    assert not folder.exists()
+
+
 _DRIVER = """
 import importlib.util, os, signal, subprocess, sys
 spec = importlib.util.spec_from_file_location("janitor", sys.argv[1])

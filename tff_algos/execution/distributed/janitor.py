@@ -16,10 +16,12 @@ _END_SECONDS = 10.0
 
 # Its standard input ends with the driver. A process that is being started when the
 # others are killed is found in a later turn. A new title may overwrite the environment
-# of a process, which is then found as a child of another one.
+# of a process, which is then found as a child of another one or, if that one has ended
+# already, by its log in the folder. The driver has files there as well, and may go on.
 _SCRIPT = """
 import os, shutil, signal, sys, time
 mark, folder = sys.argv[1:]
+spared = {os.getpid(), os.getppid()}
 sys.stdin.read()
 wanted = f"{mark}={folder}".encode()
 quiet = 0
@@ -27,12 +29,15 @@ while quiet < 2:
     found, parents = set(), {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
-            if not name.isdecimal() or int(name) == os.getpid():
+            if not name.isdecimal() or int(name) in spared:
                 continue
             with open(f"/proc/{name}/stat", "rb") as file:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
             with open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in file.read().split(b"\\0"):
+                    found.add(int(name))
+            for fd in os.listdir(f"/proc/{name}/fd"):
+                if os.readlink(f"/proc/{name}/fd/{fd}").startswith(folder + "/"):
                     found.add(int(name))
         except OSError:
             pass
