@@ -299,7 +299,8 @@ def _notice(
     shown = ", ".join(messages.shortened(each, 20) for each in classes[:_MAX_NAMES])
     more = ", ..." if len(classes) > _MAX_NAMES else ""
     shape = " x ".join(map(str, x.shape[1:]))
+    unit = "pixels" if x.ndim > 2 else "feature" if x.shape[1] == 1 else "features"
     return (
-        f"{name}: {len(x)} examples ({shape}) of {len(classes)} classes ({shown}{more}), "
-        f"{len(client_ids)} clients."
+        f"{name}: {len(x)} examples of {shape} {unit} in {len(classes)} classes "
+        f"({shown}{more}), {len(client_ids)} clients."
     )

@@ -33,7 +33,7 @@ def test_every_example_has_one_client_and_one_split():
     assert sorted(found) == X[:, 0].tolist()
     assert [len(y) for _, y in _examples(task, "test").values()] == [2, 2, 2, 2]
     assert len(task.test_examples[1]) == 8
-    assert "40 examples (2) of 2 classes (0, 1), 4 clients" in task.notice
+    assert "40 examples of 2 features in 2 classes (0, 1), 4 clients" in task.notice
 
 
 def test_training_examples_are_standardized_and_test_examples_like_them():
