@@ -6,8 +6,6 @@ PYTHON ?= python3
 GPU ?=
 RAY ?=
 RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
-BENCH_FLAGS ?= --grid=client_epochs_per_round=2,5,10 --seeds=3 --sweep_dir=runs/bench \
-	-- --algo=personalized_fedavg --task=emnist --only_digits --model=2nn
 
 # Tests of a module share what they build, so each module runs on one worker. No
 # reordering: it would run modules with few but long tests last, one after the other.
@@ -29,7 +27,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-all durations lint format bench bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,7 +35,6 @@ help:
 	@echo "make test        the quick tests; make test-extended: additional tests in CI"
 	@echo "make test-all    all tests; make durations: the same, and records which are quick"
 	@echo "make lint        checks with ruff; make format: fixes and formats"
-	@echo "make bench       personalization by number of local epochs, 3 seeds, one table"
 	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
 	@echo "make bench-adjoint  gradients through training: time and memory by number of steps"
 	@echo "make bench-aggregation  rounds with each aggregator: time and memory compared with a mean"
@@ -91,9 +88,6 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(VENV_PYTHON) -m ruff check --fix
 	$(VENV_PYTHON) -m ruff format
-
-bench: $(STAMP)
-	$(VENV_PYTHON) benchmarks/sweep.py $(BENCH_FLAGS)
 
 bench-runtimes: $(STAMP)
 	$(VENV_PYTHON) benchmarks/runtimes.py $(BENCH_RUNTIMES_FLAGS)

@@ -7,7 +7,7 @@ import pytest
 from absl.testing import flagsaver
 
 import tasks
-from tff_algos.experiments import catalog, cli, launch
+from tff_algos.experiments import catalog, cli, launch, run_flags
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PRESETS = _ROOT / "presets"
@@ -56,7 +56,7 @@ def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch
             cli.FLAGS.unparse_flags()
             cli.FLAGS(["main.py", f"--flagfile={row}"])
             recipe, entry = catalog.get(cli.FLAGS.algo), tasks.get(cli.FLAGS.task)
-            chosen = cli.settings_of_flags(cli.declared())
+            chosen = run_flags.settings_of(cli.FLAGS, run_flags.declared())
             _, _, settings = launch.resolve(recipe, entry, chosen)
             assert cli.FLAGS.data == "tff"
         _check_name(row, settings)

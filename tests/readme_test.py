@@ -10,7 +10,9 @@ import shlex
 import pytest
 
 from tests.testing.command_line import SMALL, run_apart
-from tff_algos.experiments import plugins, report
+from tff_algos.experiments import declarations, plugins, report
+from tff_algos.experiments.comparison import columns, compare
+from tff_algos.experiments.comparison import rows as rows_lib
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _ALGORITHMS = _ROOT / "docs" / "algorithms.md"
@@ -57,16 +59,40 @@ def test_every_page_is_in_the_site():
         assert f": {page.relative_to(_ROOT / 'docs')}\n" in site
 
 
-def _commands() -> list[str]:
-    """Every call of main.py that stands on a line of its own, whole.
-
-    But for Ray's, which need clusters and GPUs; tests/experiments/cli_test.py runs one.
-    """
+def _calls() -> list[str]:
+    """Every call of main.py that stands on a line of its own, whole."""
     text = "\n".join(page.read_text() for page in _PAGES)
     calls = re.compile(r"^\S*python main\.py ([^`\n]*)$", re.MULTILINE)
     found = calls.findall(text.replace("\\\n", ""))
     calls = dict.fromkeys(" ".join(call.split()) for call in found)
-    return [call for call in calls if "--runtime=ray" not in call]
+    return list(calls)
+
+
+def _commands() -> list[str]:
+    """Every run.
+
+    But for Ray's, which need clusters and GPUs; tests/experiments/cli_test.py runs one.
+    """
+    return [
+        call
+        for call in _calls()
+        if "--runtime=ray" not in call and not call.startswith("compare ")
+    ]
+
+
+def _comparisons() -> list[str]:
+    return [call for call in _calls() if call.startswith("compare ")]
+
+
+@pytest.mark.parametrize("command", _comparisons())
+def test_every_comparison_has_rows(command, monkeypatch):
+    monkeypatch.chdir(_ROOT)
+    _, *words = shlex.split(command)
+    values, contenders, common = compare.parse(words)
+    what = declarations.load()
+    rows = rows_lib.make_rows(contenders, common, values.grid, what)
+    assert len(rows) > 1
+    assert all(map(columns.parse_column, values.columns))
 
 
 def _shortened(command: str) -> list[str]:
@@ -102,6 +128,7 @@ def test_every_command_runs(tmp_path, command):
 def test_the_commands_are_found():
     commands = _commands()
     assert len(commands) >= 4
+    assert len(_comparisons()) >= 3
     assert any("--nomalicious_every_round" in command for command in commands)
 
 

@@ -42,7 +42,7 @@ def run_here(capfd, *arguments: str) -> Finished:
         for name in cli.FLAGS:
             cli.FLAGS[name].using_default_value = True
         try:
-            cli.run_flags(cli.parse_flags(["main.py", *arguments]))
+            cli.run_parsed(cli.parse_flags(["main.py", *arguments]))
         except SystemExit as stop:
             status = stop.code
     out, err = capfd.readouterr()
@@ -70,7 +70,7 @@ def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
 def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
     for path, descriptor in zip(paths, (1, 2), strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-    cli.run_flags(cli.parse_flags(["main.py", *arguments]))
+    cli.run_parsed(cli.parse_flags(["main.py", *arguments]))
 
 
 def start(

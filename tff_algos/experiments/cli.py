@@ -2,14 +2,13 @@
 
     python main.py --algo=personalized_fedavg --task=emnist
     python main.py --list
+    python main.py compare fedavg scaffold --task=mnist --seeds=3
 
 Exit status: 0 after a run; 1 if every round was rejected, so that the model is the
 initial one (the results are written); 2 for an error that the user can mend; 128 + n
 if signal n stopped the run, which goes on when it is started again.
 """
 
-import collections
-import functools
 import importlib.metadata
 import os
 import platform
@@ -23,8 +22,8 @@ from absl import app, flags, logging
 
 import tff_algos
 from tff_algos import messages
-from tff_algos.experiments import declarations, report
-from tff_algos.experiments.declarations import RUN, Declarations
+from tff_algos.experiments import declarations, report, run_flags
+from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -32,116 +31,8 @@ FLAGS = flags.FLAGS
 # Flags are the calling program's: `--helpshort` shows those of the main module.
 flags.disclaim_key_flags()
 
-ENTRY_POINTS = "tff_algos"
 # Longer than any name of a file may be.
 _MAX_WORD = 300
-# Flags that belong to no setting, in the order in which they are listed.
-_LAUNCH_FLAGS = (
-    "data",
-    "cache_dir",
-    "output_dir",
-    "resume",
-    "runtime",
-    "runtime_devices",
-    "ray_address",
-    "ray_workers",
-    "ray_worker_resources",
-    "module",
-)
-
-
-@functools.cache
-def declared(modules: tuple[str, ...] = ()) -> Declarations:
-    """Returns what can be set; without modules of other packages, at once.
-
-    Raises:
-      ModuleError: If a module cannot be used.
-    """
-    if not modules and not importlib.metadata.entry_points(group=ENTRY_POINTS):
-        return declarations.load()
-    from tff_algos.experiments import plugins  # Takes seconds, as what it imports may.
-
-    return plugins.declare(plugins.load(modules))
-
-
-def _define_launch_flags() -> None:
-    flags.DEFINE_string("algo", None, "Algorithm; --list shows all.")
-    flags.DEFINE_string("task", None, "Task; --list shows all.")
-    flags.DEFINE_multi_string(
-        "module", [], "Module of another package whose algorithms and tasks to offer."
-    )
-    flags.DEFINE_bool(
-        "list",
-        False,
-        "List algorithms and tasks, or with --algo, --task or both their flags and "
-        "defaults, and exit.",
-    )
-    flags.DEFINE_bool("version", False, "Print versions and exit.")
-    flags.DEFINE_enum(
-        "data",
-        "auto",
-        ["auto", "tff", "generated"],
-        "Data: the real set (tff, downloaded where it is not cached), a generated "
-        "stand-in, or (auto) the real set if it is cached, else the stand-in.",
-    )
-    flags.DEFINE_string("cache_dir", None, "Folder of real data sets (~/.tff).")
-    flags.DEFINE_string(
-        "output_dir", None, "Results folder (runs/<algo>-<dataset>-<timestamp>)."
-    )
-    flags.DEFINE_bool("resume", True, "Go on with the run in --output_dir, if any.")
-    flags.DEFINE_enum(
-        "runtime",
-        "in_process",
-        ["in_process", "native", "ray"],
-        "What runs TFF computations: this process, on GPUs where there are any; TFF's "
-        "own C++ worker on the CPU; or this process with the clients in Ray workers.",
-    )
-    flags.DEFINE_list(
-        "runtime_devices",
-        None,
-        "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (all GPUs, or "
-        "the CPU where there is none).",
-    )
-    flags.DEFINE_string(
-        "ray_address",
-        None,
-        "HOST:PORT of the Ray cluster that --runtime=ray joins (Ray of its own on this "
-        "machine).",
-    )
-    flags.DEFINE_integer(
-        "ray_workers",
-        None,
-        "Number of workers of --runtime=ray (as many as there is room for).",
-    )
-    flags.DEFINE_list(
-        "ray_worker_resources",
-        None,
-        "What a worker of --runtime=ray takes, such as CPU:2 or GPU:1 (CPU:1).",
-    )
-
-
-def _define_settings_flags(what: Declarations) -> None:
-    """Defines one flag per setting; unset, the chosen pair's default holds."""
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for name, by_user in sorted(what.users.items()):
-        variants = collections.Counter(by_user.values()).most_common()
-        field = next((f for f, _ in variants if f.help), variants[0][0])
-        text = field.describe()
-        if RUN not in by_user:
-            text += f" [{_brief_users(tuple(by_user), tuple(what.algorithms))}]"
-        if field.kind is bool:
-            flags.DEFINE_bool(name, None, text)
-        else:
-            define.get(field.kind, flags.DEFINE_string)(name, None, text)
-
-
-def _brief_users(users: Sequence[str], algorithms: Sequence[str]) -> str:
-    """Names a setting's users, or those that it does not have where they are fewer."""
-    names = [user.partition("=")[2] for user in users]
-    others = [name for name in algorithms if name not in names]
-    if not users[0].startswith("--algo") or len(names) <= len(others):
-        return ", ".join(names)
-    return "all but " + ", ".join(others) if others else "all"
 
 
 def define_flags(modules: Sequence[str] = ()) -> None:
@@ -155,9 +46,7 @@ def define_flags(modules: Sequence[str] = ()) -> None:
     """
     if "algo" in FLAGS:
         return
-    what = declared(tuple(modules))
-    _define_launch_flags()
-    _define_settings_flags(what)
+    run_flags.define(run_flags.declared(tuple(modules)), FLAGS)
 
 
 def _values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
@@ -206,12 +95,6 @@ def _exit_with(error: str) -> NoReturn:
     sys.exit(2)
 
 
-def settings_of_flags(what: Declarations) -> Mapping[str, Any]:
-    """Returns the settings whose flags were set."""
-    values = {name: FLAGS[name].value for name in what.users}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _versions() -> str:
     packages = {
         "TensorFlow Federated": "tensorflow-federated",
@@ -225,7 +108,7 @@ def _versions() -> str:
 def _listed(what: Declarations) -> str:
     if FLAGS.algo is None and FLAGS.task is None:
         return report.catalog(what.algorithms.values(), what.all_tasks)
-    launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in _LAUNCH_FLAGS]
+    launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in run_flags.LAUNCH_FLAGS]
     return report.settings(what, FLAGS.algo, FLAGS.task, launch)
 
 
@@ -234,14 +117,14 @@ def _answer() -> int:
     if FLAGS.version:
         print(_versions())
         return 0
-    what = declared(tuple(FLAGS.module))
+    what = run_flags.declared(tuple(FLAGS.module))
     if FLAGS.list:
         print(_listed(what))
         return 0
     for name in ("algo", "task"):
         if FLAGS[name].value is None:
             raise RunError(f"--{name} is missing: --list shows what there is.")
-    settings = settings_of_flags(what)
+    settings = run_flags.settings_of(FLAGS, what)
     declarations.check_own_data(what, FLAGS.task)
     # What data can tell, before TensorFlow is imported.
     declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
@@ -276,7 +159,7 @@ def _run(settings: Mapping[str, Any]) -> int:
         raise RunError(str(error)) from error
 
 
-def run_flags(argv: list[str]) -> NoReturn:
+def run_parsed(argv: list[str]) -> NoReturn:
     """Runs what parsed flags ask for; errors that the user can mend are one line."""
     if len(argv) > 1:
         _exit_with(f"{messages.shown(argv[1])} is not a flag.")
@@ -300,12 +183,26 @@ def _quit(number: int, frame: Any) -> NoReturn:
     os._exit(128 + number)
 
 
+def _compare(arguments: Sequence[str]) -> NoReturn:
+    from tff_algos.experiments.comparison import compare  # Takes a moment to import.
+
+    try:
+        sys.exit(compare.main(arguments))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (RunError, HyperparameterError) as error:
+        prefix = "--" if isinstance(error, HyperparameterError) else ""
+        _exit_with(f"{prefix}{error}")
+
+
 def main() -> NoReturn:
     """The program's entry point."""
     signal.signal(signal.SIGINT, _quit)
+    if sys.argv[1:2] == ["compare"]:
+        _compare(sys.argv[2:])
     # Here, not in app.run: flags belong to the module that calls.
     _define_flags_of(sys.argv)
     try:
-        app.run(run_flags, flags_parser=parse_flags)
+        app.run(run_parsed, flags_parser=parse_flags)
     except KeyboardInterrupt:
         sys.exit(130)

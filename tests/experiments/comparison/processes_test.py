@@ -1,19 +1,20 @@
-"""Calls of main.py: their output, their CPUs, their end."""
+"""Calls of the command line: their output, their CPUs, their end."""
 
+import sys
 from concurrent import futures
 
 import pytest
 
-from benchmarks import main_program
+from tff_algos.experiments.comparison import processes
 
 
-def test_main_is_called_and_its_output_kept(tmp_path, monkeypatch):
+def test_the_command_is_called_and_its_output_kept(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
-    monkeypatch.setattr(main_program, "_MAIN", script)
+    monkeypatch.setattr(processes, "_COMMAND", (sys.executable, script))
     log = tmp_path / "log.txt"
     log.write_text("before\n")
-    assert main_program.MainProgram()(["--a=1"], log) == 7
+    assert processes.Program()(["--a=1"], log) == 7
     assert log.read_text() == "before\n['--a=1']\n"
 
 
@@ -22,8 +23,8 @@ def test_main_is_called_and_its_output_kept(tmp_path, monkeypatch):
     [(1, [{0, 2, 5}]), (2, [{0, 2}, {5}]), (4, [{0}, {2}, {5}, {0}])],
 )
 def test_cpus_are_divided_among_jobs(monkeypatch, jobs, shares):
-    monkeypatch.setattr(main_program.os, "sched_getaffinity", lambda _: {5, 0, 2})
-    assert main_program.cpu_shares(jobs) == shares
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {5, 0, 2})
+    assert processes.cpu_shares(jobs) == shares
 
 
 def test_calls_at_the_same_time_keep_to_their_shares_of_the_cpus(tmp_path, monkeypatch):
@@ -31,12 +32,12 @@ def test_calls_at_the_same_time_keep_to_their_shares_of_the_cpus(tmp_path, monke
     script.write_text(
         "import os, time; time.sleep(0.5); print(sorted(os.sched_getaffinity(0)))"
     )
-    monkeypatch.setattr(main_program, "_MAIN", script)
+    monkeypatch.setattr(processes, "_COMMAND", (sys.executable, script))
     logs = [tmp_path / name for name in "abc"]
     with futures.ThreadPoolExecutor(2) as executor:
-        program = main_program.MainProgram(jobs=2)
+        program = processes.Program(jobs=2)
         assert list(executor.map(program, [[]] * 3, logs)) == [0, 0, 0]
-    first, second = (str(sorted(share)) for share in main_program.cpu_shares(2))
+    first, second = (str(sorted(share)) for share in processes.cpu_shares(2))
     at_once = {log.read_text().strip() for log in logs[:2]}
     assert at_once == {first, second}
     assert logs[2].read_text().strip() in at_once
@@ -45,7 +46,7 @@ def test_calls_at_the_same_time_keep_to_their_shares_of_the_cpus(tmp_path, monke
 def test_calls_that_run_are_ended_by_stop(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(main_program, "_MAIN", script)
-    program = main_program.MainProgram()
+    monkeypatch.setattr(processes, "_COMMAND", (sys.executable, script))
+    program = processes.Program()
     program.stop()
     assert program([], tmp_path / "log.txt") == -15

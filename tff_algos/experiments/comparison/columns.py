@@ -1,31 +1,45 @@
-"""The columns of a sweep's table: numbers from the results of main.py."""
+"""The columns of a comparison's table: numbers from the results of a run."""
 
 import functools
 import json
 import math
 import pathlib
 import statistics
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from benchmarks.comparison import tables
+from tff_algos.experiments.comparison import formats
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
+from tff_algos.experiments.results import TARGET_ACCURACIES
 
 ACCURACY = "eval/accuracy"
 _NUM_FINAL_EVALUATIONS = 10
+_TITLES = types.MappingProxyType(
+    {
+        f"last:{ACCURACY}": "held-out accuracy",
+        "initial_accuracy": "clients' accuracy",
+        "initial_accuracy_worst_decile": "worst tenth of clients",
+        "personalized_accuracy": "personalized accuracy",
+        "seconds": "seconds per round",
+    }
+)
+# Shown where no columns are asked for and the runs have them.
+_DEFAULTS = tuple(_TITLES)
+_NUM_TARGETS = 2
 
 
-class SweepError(ValueError):
-    """The sweep cannot run as requested; the message is one line."""
+class ComparisonError(RunError):
+    """A comparison cannot be made as requested; the message is one line."""
 
 
-def flag_error(flag: str, value: object, expected: str) -> SweepError:
+def flag_error(flag: str, value: object, expected: str) -> ComparisonError:
     """Returns the error for an unexpected value of a flag."""
-    return SweepError(f"--{flag}={value}: expected {expected}.")
+    return ComparisonError(f"--{flag}={value}: expected {expected}.")
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +60,7 @@ class Results:
         """Returns a column of metrics.csv, in the order of rounds, without NaN.
 
         Raises:
-          SweepError: If there is no such column; the message names `--flag=value`.
+          ComparisonError: If there is no such column; the message names `--flag=value`.
         """
         found = [row[metric] for row in self.rows if metric in row]
         if not found or not all(isinstance(number, (int, float)) for number in found):
@@ -59,15 +73,15 @@ class Results:
 
 
 def read_results(folder: pathlib.Path) -> Results:
-    """Reads the results that main.py wrote to a folder.
+    """Reads the results that a run wrote to a folder.
 
     Raises:
-      SweepError: If metrics.csv is not main.py's.
+      ComparisonError: If they are not those of a completed run.
     """
     try:
         rows = read_rows(folder / "metrics.csv")
     except RunError as error:
-        raise SweepError(str(error)) from error
+        raise ComparisonError(str(error)) from error
     summary = json.loads((folder / "summary.json").read_text())
     numbers = dict(_numbers(summary.get("personalization", {})))
     numbers |= _numbers(summary)
@@ -104,8 +118,19 @@ class Column:
 
     @property
     def header(self) -> str:
-        """The name, with its unit."""
-        return f"{self.name} (%)" if self.is_accuracy else self.name
+        """What it is called in the table, with its unit."""
+        kind, _, argument = self.name.partition(":")
+        if kind == "rounds_to":
+            return f"rounds to {100 * float(argument):g} %"
+        title = _TITLES.get(self.name, self.name)
+        return f"{title}, %" if self.is_accuracy else title
+
+    def exists_in(self, results: Results) -> bool:
+        """Returns whether a run has a value of it."""
+        try:
+            return self.value(results) is not None
+        except ComparisonError:
+            return False
 
     def format(self, value: float) -> str:
         """Returns a value formatted for the table."""
@@ -113,7 +138,7 @@ class Column:
             return f"{100 * value:.2f}"
         if self.name.startswith("rounds_to"):
             return f"{value:.1f}".removesuffix(".0")
-        return tables.format_number(value)
+        return formats.number(value)
 
 
 def _final(values: Sequence[float]) -> float:
@@ -127,7 +152,7 @@ def parse_column(name: str) -> Column:
     """Returns the column for a name in --columns.
 
     Raises:
-      SweepError: If the kind of column is unknown or its argument is invalid.
+      ComparisonError: If the kind of column is unknown or its argument is invalid.
     """
     kind, colon, argument = name.partition(":")
     if name == "seconds":
@@ -144,6 +169,26 @@ def parse_column(name: str) -> Column:
     if kind == "best" and argument.endswith("loss"):
         statistic = min
     return Column(name, functools.partial(_series_value, name, argument, statistic))
+
+
+def default_columns(results: Sequence[Results]) -> list[Column]:
+    """Returns the columns to show of runs if none are asked for.
+
+    Rounds are given to the highest two usual accuracies that any run reached.
+    """
+    columns = [*map(parse_column, _DEFAULTS)]
+    reached = [
+        target
+        for target in TARGET_ACCURACIES
+        if any(
+            rounds_to_target(each.rows, ACCURACY, [target])[f"{target:g}"]
+            for each in results
+        )
+    ]
+    columns[-1:-1] = [
+        parse_column(f"rounds_to:{target:g}") for target in reached[-_NUM_TARGETS:]
+    ]
+    return [column for column in columns if any(map(column.exists_in, results))]
 
 
 def _series_value(

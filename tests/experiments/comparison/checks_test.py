@@ -1,0 +1,59 @@
+"""What is wrong with a row is found before any row runs."""
+
+import pytest
+
+from tff_algos.experiments import plugins
+from tff_algos.experiments.comparison import checks
+from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.rows import make_rows
+
+
+@pytest.fixture(scope="module")
+def choices():
+    return plugins.own()
+
+
+@pytest.fixture(scope="module")
+def what(choices):
+    return plugins.declare(choices)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    rows = [f"{i % 7},{i % 2},{'abcd'[i % 4]}" for i in range(80)]
+    path.write_text("\n".join(["x,label,client", *rows]))
+    return f"--task=csv:{path}"
+
+
+def test_rows_that_can_run_pass_and_what_tasks_say_is_said_once(
+    what, choices, table, capsys
+):
+    flags = [table, "--features=x", "--clients_per_round=2"]
+    rows = make_rows(["fedavg", "fedsgd"], flags, [], what)
+    checks.check(rows, what, choices)
+    assert capsys.readouterr().err.splitlines() == [
+        "checking 2 rows",
+        "table: 80 examples of 1 feature in 2 classes (0, 1), 10 clients.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("common", "message"),
+    [
+        (
+            ["--clients_per_round=5"],
+            "^fedavg: --clients_per_round=5 is more than the 4",
+        ),
+        (["--label=nothing"], "^fedavg: .*nothing"),
+        (["--malicious_clients=z", "--attack=bias:1"], "^fedavg: --malicious_clients"),
+    ],
+)
+def test_what_only_data_can_tell_is_an_error_of_the_row(
+    what, choices, table, common, message
+):
+    flags = [table, "--client_column=client", *common]
+    rows = make_rows(["fedavg"], flags, [], what)
+    with pytest.raises(ComparisonError, match=message) as error:
+        checks.check(rows, what, choices)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,67 @@
+"""A comparison's plots, on runs that are made up."""
+
+import math
+
+from tests.testing.made_up_runs import write_run
+from tff_algos.experiments.comparison import figures
+from tff_algos.experiments.comparison.columns import read_results
+from tff_algos.experiments.comparison.rows import Row
+
+
+def _results(folder, curve):
+    write_run(folder, curve=curve)
+    return read_results(folder)
+
+
+def test_curves_leave_out_what_is_no_number(tmp_path):
+    results = _results(tmp_path, (0.1, math.nan, 0.3))
+    rounds, values = figures.learning_curves({Row(label="a"): [results]})["a"]
+    assert list(rounds) == [5, 15] and values.tolist() == [[0.1, 0.3]]
+
+
+def test_curves_are_over_the_rounds_that_all_seeds_have(tmp_path):
+    longer, shorter = (
+        _results(tmp_path / str(len(curve)), curve)
+        for curve in ((0.1, 0.2, 0.3), (0.3, 0.4))
+    )
+    outcomes = {Row(label="a"): [longer, None, shorter], Row(label="b"): [None]}
+    curves = figures.learning_curves(outcomes)
+    assert list(curves) == ["a"]
+    rounds, values = curves["a"]
+    assert list(rounds) == [5, 10]
+    assert values.tolist() == [[0.1, 0.2], [0.3, 0.4]]
+
+
+def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
+    rounds = figures.np.array([1, 2])
+    curves = {
+        "worse": (rounds, figures.np.array([[0.1, 0.2], [0.3, 0.4]])),
+        "better": (rounds, figures.np.array([[0.5, 0.6]])),
+    }
+    figure = figures.plot_curves(curves)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert lines["worse"].get_ydata().tolist() == [20, 30]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
+
+
+def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path):
+    results = [_results(tmp_path / name, (0.5,)) for name in "ab"]
+    assert figures.client_accuracies([*results, None]) == {
+        "server's model": [0.5, 1.0, 0.5, 1.0],
+        "personalized": [0.75, 0.25, 0.75, 0.25],
+    }
+    (tmp_path / "a" / "per_client.csv").unlink()
+    assert figures.client_accuracies(results[:1]) == {}
+
+
+def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
+    figure = figures.plot_clients(
+        {"fedavg": {"server's model": [0.2, 0.4]}, "uga": {"server's model": [0.6]}}
+    )
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["fedavg", "uga"]
+    medians = [
+        line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"
+    ]
+    assert 30.0 in medians and 60.0 in medians

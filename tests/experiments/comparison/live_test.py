@@ -1,0 +1,57 @@
+"""What a comparison shows while it runs."""
+
+import io
+
+from tests.testing.made_up_runs import write_run
+from tff_algos.experiments.comparison.columns import read_results
+from tff_algos.experiments.comparison.live import LiveTable
+from tff_algos.experiments.comparison.rows import Row
+from tff_algos.experiments.comparison.runs import make_runs
+
+ROWS = [Row(label="fedavg", arguments=("--a=1",)), Row(label="uga")]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _half_done(tmp_path, stream):
+    runs = make_runs(ROWS, 2, tmp_path)
+    write_run(runs[0].folder, curve=(0.25,))
+    write_run(runs[1].folder, curve=(0.5, 0.75))
+    live = LiveTable(runs, stream)
+    live.ended(runs[0], read_results(runs[0].folder))
+    live.ended(runs[3], None)
+    return live
+
+
+def test_the_table_has_what_is_done_what_runs_and_accuracies(tmp_path):
+    lines = _half_done(tmp_path, _Terminal()).lines()
+    fedavg, uga = (" ".join(line.split()) for line in lines[1:])
+    assert fedavg == "fedavg 1/2 25.0 %"
+    assert uga == "uga 0/2, 1 failed seed 0, round 10 75.0 %"
+
+
+def test_lines_fit_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    assert max(map(len, _half_done(tmp_path, _Terminal()).lines())) <= 20
+
+
+def test_a_table_replaces_the_one_before(tmp_path):
+    stream = _Terminal()
+    live = _half_done(tmp_path, stream)
+    live._draw()
+    first = stream.getvalue()
+    live._draw()
+    assert stream.getvalue() == f"{first}\x1b[3F\x1b[J{first}"
+
+
+def test_a_log_gets_a_line_for_each_run(tmp_path):
+    stream = io.StringIO()
+    with _half_done(tmp_path, stream):
+        pass
+    assert stream.getvalue().splitlines() == [
+        "1/4 fedavg, seed 0: done",
+        "2/4 uga, seed 1: failed",
+    ]

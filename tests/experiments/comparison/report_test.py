@@ -1,0 +1,58 @@
+"""The report of a comparison, on runs that are made up."""
+
+import csv
+
+from tests.testing.made_up_runs import write_run
+from tff_algos.experiments.comparison import report
+from tff_algos.experiments.comparison.columns import parse_column, read_results
+from tff_algos.experiments.comparison.rows import Row
+
+COLUMNS = [
+    parse_column(name) for name in ("last:eval/accuracy", "rounds_to:0.4", "seconds")
+]
+
+
+def _outcomes(tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    curves = ((0.1, 0.6), (0.2, 0.3), (0.2, 0.4))
+    for folder, curve in zip(folders, curves, strict=True):
+        write_run(folder, curve=curve)
+    one, two, three = map(read_results, folders)
+    return {
+        Row(label="fedavg", left_out=("memory_size",)): [one, one],
+        Row(label="<uga>"): [two, three, None],
+        Row(label="afl"): [None],
+    }
+
+
+def test_cells_are_means_and_deviations_and_say_what_failed(tmp_path):
+    header, lines = report.cells(COLUMNS, _outcomes(tmp_path))
+    assert header == ["", "held-out accuracy, %", "rounds to 40 %", "seconds per round"]
+    assert lines == [
+        ["fedavg", "60.00 (0.00)", "10 (0)", "2.00 (0)"],
+        ["<uga> (1 of 3 failed)", "35.00 (5.00)", "10, 1 of 2", "2.00 (0)"],
+        ["afl (1 of 1 failed)", "failed", "failed", "failed"],
+    ]
+
+
+def test_notes_say_what_was_left_out(tmp_path):
+    assert report.notes(_outcomes(tmp_path)) == [
+        "Mean (standard deviation) over seeds.",
+        "fedavg does not have --memory_size.",
+    ]
+    assert report.notes({Row(label="a"): [None]}) == []
+
+
+def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
+    table = report.write(tmp_path, "a & b", COLUMNS, _outcomes(tmp_path))
+    assert (tmp_path / "table.md").read_text() == table
+    with open(tmp_path / "runs.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["row", "folder", *(column.name for column in COLUMNS)]
+    assert rows[2] == ["<uga>", str(tmp_path / "b"), "0.3", "", "2.0"]
+    assert len(rows) == 4
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>a &amp; b</h1>" in page and "<td>&lt;uga&gt; (1 of 3" in page
+    assert page.count('src="data:image/png;base64,iVBOR') == 2
+    # One file that needs no other.
+    assert "http" not in page and "href" not in page

@@ -1,0 +1,153 @@
+"""The rows of a comparison: what each runs, and what is wrong with it."""
+
+import json
+import re
+
+import pytest
+
+from tests.testing.made_up_runs import write_run
+from tff_algos.experiments import declarations
+from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.rows import Row, make_rows
+from tff_algos.experiments.errors import RunError
+
+WHAT = declarations.load()
+TASK = "--task=mnist"
+
+
+@pytest.fixture
+def presets(tmp_path):
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    (folder / "fedavg.flags").write_text("# A paper.\n--algo=fedavg\n--task=emnist\n")
+    (folder / "uga.flags").write_text(f"--algo=uga\n--flagfile={folder}/common.flags\n")
+    (folder / "notes.txt").write_text("")
+    (folder / "common.flags").write_text("--task=mnist\n")
+    return folder
+
+
+def test_rows_are_algorithms_with_common_flags():
+    rows = make_rows(["fedavg", "scaffold"], [TASK, "--total_rounds=3"], [], WHAT)
+    assert [row.label for row in rows] == ["fedavg", "scaffold"]
+    assert sorted(rows[1].arguments) == [
+        "--algo=scaffold",
+        "--task=mnist",
+        "--total_rounds=3",
+    ]
+
+
+def test_what_a_row_lacks_is_left_out_of_it():
+    rows = make_rows(["fedavg", "fedprox"], [TASK], ["proximal_strength=0.1,1"], WHAT)
+    assert [row.label for row in rows] == [
+        "fedavg",
+        "fedprox proximal_strength=0.1",
+        "fedprox proximal_strength=1",
+    ]
+    assert rows[0].left_out == ("proximal_strength",)
+    assert rows[1].left_out == ()
+    assert "--proximal_strength=0.1" in rows[1].arguments
+
+
+def test_the_grid_wins_over_common_flags_and_these_over_flag_files(presets):
+    rows = make_rows(
+        [f"{presets}/u*.flags", f"{presets}/fedavg.flags"],
+        ["--client_learning_rate=9", "--task=cifar10"],
+        ["client_learning_rate=0.1,0.2"],
+        WHAT,
+    )
+    assert [row.label for row in rows] == [
+        "uga client_learning_rate=0.1",
+        "uga client_learning_rate=0.2",
+        "fedavg client_learning_rate=0.1",
+        "fedavg client_learning_rate=0.2",
+    ]
+    assert sorted(rows[2].arguments) == [
+        "--algo=fedavg",
+        "--client_learning_rate=0.1",
+        "--task=cifar10",
+    ]
+
+
+def test_a_pattern_gives_its_files_in_order_without_what_they_share(presets):
+    rows = make_rows([f"{presets}/*.flags"], [], [], WHAT)
+    assert [row.label for row in rows] == ["fedavg", "uga"]
+    assert "--task=mnist" in rows[1].arguments
+
+
+def test_a_row_that_is_named_twice_is_one(presets):
+    rows = make_rows([f"{presets}/uga.flags", "uga"], [TASK], [], WHAT)
+    assert [row.label for row in rows] == ["uga"]
+
+
+def test_values_with_commas_are_quoted_in_a_grid():
+    rows = make_rows(["fedavg"], [TASK], ['malicious_clients="a,b",c'], WHAT)
+    assert [row.label for row in rows] == [
+        "fedavg malicious_clients=a,b",
+        "fedavg malicious_clients=c",
+    ]
+
+
+def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
+    folders = [tmp_path / name for name in ("one", "two", "other")]
+    for seed, folder in enumerate(folders):
+        write_run(folder, seed=seed)
+    config = {"hyperparameters": {"algo": "uga", "seed": 0}}
+    (folders[2] / "config.json").write_text(json.dumps(config))
+    rows = make_rows([*map(str, folders)], [], [], WHAT)
+    assert rows == [
+        Row(label="fedavg (one)", folders=tuple(folders[:2])),
+        Row(label="uga (other)", folders=(folders[2],)),
+    ]
+
+
+def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
+    write_run(tmp_path / "run")
+    rows = make_rows(["fedavg", str(tmp_path / "run")], [TASK], [], WHAT)
+    assert [row.label for row in rows] == ["fedavg", "fedavg (run)"]
+
+
+@pytest.mark.parametrize(
+    ("contenders", "common", "grid", "message"),
+    [
+        (["fedavgg"], [TASK], [], "--algo=fedavgg is unknown, did you mean fedavg"),
+        (["{}/x*"], [], [], "/x. is no flag file; .* has fedavg.flags, uga.flags"),
+        (["{}"], [], [], "is neither an algorithm, a flag file nor the folder of a ru"),
+        (["fedavg"], [], [], "--task is missing for fedavg"),
+        (["fedavg"], ["--task=mnits"], [], "--task=mnits is unknown, .* mnist"),
+        (["fedavg"], [TASK, "--total_round=3"], [], "total_round'"),
+        (["fedavg"], [TASK, "--total_rounds=many"], [], "total_rounds=many"),
+        (["fedavg"], [TASK, "--total_rounds=-1"], [], "fedavg: --total_rounds=-1"),
+        (["fedavg"], [TASK, "--memory_size=3"], [], "--memory_size=3: no row has it; "),
+        (["fedavg"], [TASK], ["memory_size=3"], "--memory_size=3: no row has it; "),
+        (["fedavg"], [TASK], ["total_rounds"], "--grid=total_rounds: expected name="),
+        (["fedavg"], [TASK], ["total_rounds="], "--grid=total_rounds=: expected name="),
+        (["{0}/uga.flags", "{0}/other/uga.flags"], [], [], "two rows are called 'uga'"),
+        (["fedavg"], [TASK, "--seed=3"], [], "--seed is set for fedavg: a comparison"),
+        (["fedavg"], [TASK, "--noresume"], [], "--resume is set for fedavg"),
+        (["fedavg"], [TASK], ["output_dir=a,b"], "--output_dir is set for fedavg"),
+        (["fedavg"], [TASK, "--flagfile={}/none"], [], "Unable to open flagfile.*none"),
+        (["fedavg"], ["--task=csv:/none.csv"], [], "there is no such file"),
+    ],
+)
+def test_rows_that_cannot_be_made_are_errors(
+    presets, contenders, common, grid, message
+):
+    (presets / "other").mkdir()
+    (presets / "other" / "uga.flags").write_text("--algo=uga\n--task=emnist\n")
+    contenders, common = (
+        [text.format(presets) for text in texts] for texts in (contenders, common)
+    )
+    with pytest.raises(RunError, match=message) as error:
+        make_rows(contenders, common, grid, WHAT)
+    assert "\n" not in str(error.value)
+
+
+def test_runs_that_are_not_complete_or_readable_are_errors(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ComparisonError, match=r"config.json cannot be read"):
+        make_rows([str(tmp_path)], [], [], WHAT)
+    (tmp_path / "summary.json").unlink()
+    expected = re.escape(f"{tmp_path} has no summary.json: its run is not complete.")
+    with pytest.raises(ComparisonError, match=expected):
+        make_rows([str(tmp_path)], [], [], WHAT)

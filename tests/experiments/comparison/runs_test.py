@@ -1,0 +1,136 @@
+"""The runs of a comparison: done ones are kept, others run, failures are told."""
+
+import threading
+
+import pytest
+
+from tests.testing.made_up_runs import write_run
+from tests.testing.programs import Program
+from tff_algos.experiments.comparison import runs as runs_lib
+from tff_algos.experiments.comparison.rows import Row
+from tff_algos.experiments.comparison.runs import execute_all, make_runs
+
+ROWS = [
+    Row(label="uga rate=1", arguments=("--algo=uga", "--rate=1")),
+    Row(label="fedavg", arguments=("--algo=fedavg",)),
+]
+
+
+def _nothing(run, results):
+    del run, results
+
+
+def test_runs_go_seed_by_seed_and_existing_ones_keep_their_folders(tmp_path):
+    existing = Row(label="old", folders=(tmp_path / "a", tmp_path / "b"))
+    runs = make_runs([*ROWS, existing], 2, tmp_path)
+    assert [(run.row.label, run.folder.name) for run in runs] == [
+        ("uga rate=1", "uga+rate=1+seed=0"),
+        ("fedavg", "fedavg+seed=0"),
+        ("uga rate=1", "uga+rate=1+seed=1"),
+        ("fedavg", "fedavg+seed=1"),
+        ("old", "a"),
+        ("old", "b"),
+    ]
+    assert runs[2].arguments == ["--algo=uga", "--rate=1", "--seed=1"]
+    assert [run.is_done for run in runs] == [False] * 4 + [True] * 2
+
+
+def test_runs_that_are_done_are_not_run_again(tmp_path):
+    runs = make_runs(ROWS, 2, tmp_path)
+    first = Program()
+    outcomes = execute_all(runs, 1, _nothing, first)
+    assert len(first.calls) == 4
+    # One that was stopped: it has no summary.
+    (tmp_path / "fedavg+seed=1" / "summary.json").unlink()
+    second = Program()
+    again = execute_all(runs, 1, _nothing, second)
+    assert second.calls == [["--algo=fedavg", "--seed=1"]]
+    assert [r.rows for of in again.values() for r in of] == [
+        r.rows for of in outcomes.values() for r in of
+    ]
+
+
+def test_runs_with_other_flags_are_left_to_the_command_line(tmp_path):
+    execute_all(make_runs(ROWS, 1, tmp_path), 1, _nothing, Program())
+    changed = [Row(label="fedavg", arguments=("--algo=fedavg", "--total_rounds=9"))]
+    program = Program()
+    execute_all(make_runs(changed, 1, tmp_path), 1, _nothing, program)
+    assert program.calls == [["--algo=fedavg", "--total_rounds=9", "--seed=0"]]
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_results_are_by_row_whatever_the_jobs_and_failures_none(tmp_path, jobs):
+    ended = []
+    program = Program(failures=("fedavg+seed=1",))
+    outcomes = execute_all(
+        make_runs(ROWS, 2, tmp_path),
+        jobs,
+        lambda run, results: ended.append((run.folder.name, results is None)),
+        program,
+    )
+    assert list(outcomes) == ROWS
+    assert [each is None for of in outcomes.values() for each in of] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert sorted(ended) == [
+        ("fedavg+seed=0", False),
+        ("fedavg+seed=1", True),
+        ("uga+rate=1+seed=0", False),
+        ("uga+rate=1+seed=1", False),
+    ]
+    # Those that failed are tried again, the others are not.
+    again = Program()
+    execute_all(make_runs(ROWS, 2, tmp_path), jobs, _nothing, again)
+    assert again.calls == [["--algo=fedavg", "--seed=1"]]
+
+
+def test_existing_runs_are_read(tmp_path):
+    write_run(tmp_path, curve=(0.25,))
+    program = Program()
+    row = Row(label="old", folders=(tmp_path,))
+    outcomes = execute_all(make_runs([row], 3, tmp_path), 1, _nothing, program)
+    assert program.calls == []
+    (results,) = outcomes[row]
+    assert results.rows[-1]["eval/accuracy"] == 0.25
+
+
+def test_a_failure_is_told_with_the_end_of_its_log(tmp_path, capsys):
+    (run, *_) = make_runs(ROWS, 1, tmp_path)
+    assert runs_lib.execute(run, Program(failures=("uga",))) is None
+    runs_lib.tell_failure(run)
+    first, *told = capsys.readouterr().err.splitlines()
+    assert first.startswith("uga rate=1, seed 0: failed, ")
+    assert told == [f"    line {n}" for n in range(12, 20)] + [
+        "    round 2",
+        "    error: broken",
+    ]
+
+
+class _EndlessAfterOne(Program):
+    """Its second run lasts until it is stopped."""
+
+    def __init__(self):
+        super().__init__()
+        self._stop = threading.Event()
+
+    def __call__(self, arguments, log):
+        if not self.calls:
+            return super().__call__(arguments, log)
+        assert self._stop.wait(30)
+        return 143
+
+    def stop(self):
+        self._stop.set()
+
+
+def test_an_error_when_a_run_has_ended_stops_the_others(tmp_path):
+    def ended(run, results):
+        raise ValueError("ours")
+
+    program = _EndlessAfterOne()
+    with pytest.raises(ValueError, match="ours"):
+        execute_all(make_runs(ROWS, 2, tmp_path), 1, ended, program)
+    assert len(program.calls) == 1

@@ -1,0 +1,1 @@
+"""Several algorithms, settings and seeds in one table: `tff-algos compare`."""

@@ -1,0 +1,63 @@
+"""Finds what is wrong with any row before the first one runs."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+
+import tasks
+from tff_algos.experiments import catalog, cohorts, launch, run_flags
+from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.rows import Row, parse_flags
+from tff_algos.experiments.console import USER_ERRORS
+from tff_algos.experiments.declarations import Declarations
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.plugins import Choices
+from tff_algos.hyperparameters import HyperparameterError
+
+
+def check(rows: Sequence[Row], what: Declarations, choices: Choices) -> None:
+    """Makes all that each row would run, with its data, but runs nothing.
+
+    What tasks say of their data is printed, once.
+
+    Args:
+      rows: Rows that are to be run.
+      what: What there is to set.
+      choices: The algorithms and tasks.
+
+    Raises:
+      ComparisonError: If a row cannot run; the message names it.
+    """
+    if rows:
+        number = f"{len(rows)} rows" if len(rows) > 1 else "1 row"
+        print(f"checking {number}", file=sys.stderr, flush=True)
+    said: dict[str, None] = {}
+    for row in rows:
+        notices = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(notices):
+                _check(row, what, choices)
+        except HyperparameterError as error:
+            raise ComparisonError(f"{row.label}: --{error}") from error
+        except (RunError, *USER_ERRORS) as error:
+            raise ComparisonError(f"{row.label}: {error}") from error
+        for line in notices.getvalue().splitlines():
+            if line not in said:
+                print(line, file=sys.stderr, flush=True)
+            said[line] = None
+
+
+def _check(row: Row, what: Declarations, choices: Choices) -> None:
+    values = parse_flags(row.arguments, what)
+    spec = launch.build_spec(
+        catalog.get(values.algo, choices.algorithms),
+        tasks.get(values.task, choices.tasks),
+        run_flags.settings_of(values, what),
+        launch.Launch(data=values.data, cache_dir=values.cache_dir),
+    )
+    for stage in spec.stages:
+        if stage.clients_per_round is not None:
+            cohorts.check_cohort_size(
+                spec.task.train_client_ids, stage.clients_per_round
+            )

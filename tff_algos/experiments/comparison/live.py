@@ -1,0 +1,110 @@
+"""Shows how far a comparison is: a table on a terminal, else a line per run."""
+
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TextIO
+
+from tff_algos.experiments.comparison.columns import ACCURACY, Results
+from tff_algos.experiments.comparison.runs import Run
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.metrics_log import ROUND, read_rows
+from tff_algos.experiments.report import text_table
+
+_SECONDS_BETWEEN = 2.0
+
+
+class LiveTable:
+    """A line for each row, drawn anew every two seconds; a context manager.
+
+    Args:
+      runs: All runs.
+      stream: The output stream; standard error by default.
+    """
+
+    def __init__(self, runs: Sequence[Run], stream: TextIO | None = None) -> None:
+        self._runs = runs
+        self._stream = stream or sys.stderr
+        self._ended: dict[Run, Results | None] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._height = 0
+        self._thread = threading.Thread(target=self._draw_repeatedly, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty():
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._draw()
+
+    def ended(self, run: Run, results: Results | None) -> None:
+        """Shows that a run has ended; with results None, that it failed."""
+        with self._lock:
+            self._ended[run] = results
+        if not self._stream.isatty():
+            done = f"{len(self._ended)}/{len(self._runs)}"
+            how = "done" if results is not None else "failed"
+            print(
+                f"{done} {run.row.label}, seed {run.seed}: {how}",
+                file=self._stream,
+                flush=True,
+            )
+
+    def lines(self) -> list[str]:
+        """Returns the table's lines."""
+        table = [("", "done", "running", "held-out accuracy")]
+        for row in dict.fromkeys(run.row for run in self._runs):
+            runs = [run for run in self._runs if run.row == row]
+            with self._lock:
+                ended = {run: self._ended[run] for run in runs if run in self._ended}
+            failed = sum(results is None for results in ended.values())
+            done = f"{len(ended) - failed}/{len(runs)}"
+            done += f", {failed} failed" if failed else ""
+            latest = [(run, _latest(run)) for run in runs if run not in ended]
+            running = next(((r, rows) for r, rows in latest if rows), None)
+            shown = ""
+            if running is not None:
+                shown = f"seed {running[0].seed}, round {running[1][-1][ROUND]}"
+            curves = [r.rows for r in ended.values() if r is not None]
+            curves += [rows for _, rows in latest if rows]
+            table.append((row.label, done, shown, _accuracies(curves)))
+        width = shutil.get_terminal_size().columns
+        return [line[:width] for line in text_table(table, indent="").splitlines()]
+
+    def _draw_repeatedly(self) -> None:
+        while not self._stop.wait(_SECONDS_BETWEEN):
+            self._draw()
+
+    def _draw(self) -> None:
+        lines = self.lines()
+        # Up to the first line of the table drawn before, and clear what is below.
+        above = f"\x1b[{self._height}F\x1b[J" if self._height else ""
+        print(above + "\n".join(lines), file=self._stream, flush=True)
+        self._height = len(lines)
+
+
+def _latest(run: Run) -> Sequence[dict]:
+    """Returns the rows that a run has written so far."""
+    try:
+        return read_rows(run.folder / "metrics.csv")
+    except (OSError, RunError):
+        return ()
+
+
+def _accuracies(curves: Sequence[Sequence[dict]]) -> str:
+    found = [
+        [line[ACCURACY] for line in rows if ACCURACY in line][-1:] for rows in curves
+    ]
+    return ", ".join(f"{100 * value:.1f} %" for values in found for value in values)

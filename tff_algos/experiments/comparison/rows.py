@@ -1,0 +1,239 @@
+"""The rows of a comparison: what is run, each with settings that it has."""
+
+import csv
+import glob
+import itertools
+import json
+import pathlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from absl import flags
+
+from tff_algos import messages
+from tff_algos.experiments import declarations, run_flags
+from tff_algos.experiments.checkpoints import CONFIG_FILE
+from tff_algos.experiments.comparison.columns import ComparisonError, flag_error
+from tff_algos.experiments.declarations import Declarations
+from tff_algos.hyperparameters import HyperparameterError
+
+# What a comparison gives each run itself, or has no use for.
+OWN_FLAGS = ("seed", "output_dir", "resume", "list", "version")
+# Beside the rows of a folder of presets: what they share.
+_COMMON_FILE = "common.flags"
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+      label: Its name in tables and plots.
+      arguments: Its flags, but for the seed and the folder; () for existing runs.
+      left_out: Settings of all rows that this one does not have.
+      folders: The folders of existing runs, one per seed; () for a row to be run.
+    """
+
+    label: str
+    arguments: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    folders: tuple[pathlib.Path, ...] = ()
+
+
+def make_rows(
+    contenders: Sequence[str],
+    common: Sequence[str],
+    grid: Sequence[str],
+    what: Declarations,
+) -> list[Row]:
+    """Returns a row for each contender and point of the grid.
+
+    A setting that an algorithm lacks is left out of its rows, so that points of the
+    grid that differ in nothing else make one row.
+
+    Args:
+      contenders: Algorithms, flag files or patterns of them, and folders of runs.
+      common: Flags of every row to be run, as `--name=value`.
+      grid: Axes `name=value,value`.
+      what: What there is to set.
+
+    Raises:
+      ComparisonError: If a contender is nothing of that, a setting is invalid or no row
+        has it, or two rows have the same name.
+      HyperparameterError: If a setting is invalid.
+    """
+    points = list(_points(grid))
+    rows: dict[Row, None] = {}
+    used: set[str] = set()
+    folders = []
+    for contender in contenders:
+        if pathlib.Path(contender, CONFIG_FILE).is_file():
+            folders.append(pathlib.Path(contender))
+            continue
+        for (name, preset), point in itertools.product(_named(contender, what), points):
+            row, settings = _row(name, preset, common, point, what)
+            used |= settings
+            rows[row] = None
+    _check_used(used, [*common, *(f"--{each}" for each in points[0])], rows, what)
+    found = [*rows, *_existing(folders)]
+    labels = [row.label for row in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ComparisonError(f"two rows are called {label!r}; expected each once.")
+    return found
+
+
+def parse_flags(arguments: Sequence[str], what: Declarations) -> flags.FlagValues:
+    """Returns a run's flags, parsed apart from those of the program.
+
+    Raises:
+      ComparisonError: If a flag is unknown or cannot be parsed.
+    """
+    values = flags.FlagValues()
+    run_flags.define(what, values)
+    try:
+        (_, *others) = values(["compare", *arguments])
+    except (flags.Error, ValueError) as error:
+        text = " ".join(str(error).removeprefix("ERROR:: ").split())
+        raise ComparisonError(text) from error
+    if others:
+        raise ComparisonError(f"{messages.shown(others[0])} is not a flag.")
+    return values
+
+
+def serialized(values: flags.FlagValues, names: Collection[str]) -> list[str]:
+    """Returns flags as a command line's words, in the order of their names."""
+    # A flag that is given several times has a line for each.
+    return [
+        word for name in sorted(names) for word in values[name].serialize().splitlines()
+    ]
+
+
+def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields names and flags: of an algorithm, or of each flag file of a pattern."""
+    if contender in what.algorithms:
+        yield contender, (f"--algo={contender}",)
+        return
+    if not contender.endswith(".flags") and "*" not in contender:
+        if pathlib.Path(contender).exists():
+            raise ComparisonError(
+                f"{contender} is neither an algorithm, a flag file nor the folder of a "
+                "run."
+            )
+        what.algorithm(contender)  # Says which is nearest.
+    paths = _flag_files(glob.glob(contender))
+    if not paths:
+        folder = pathlib.Path(contender).parent
+        there = [path.name for path in _flag_files(folder.glob("*.flags"))]
+        raise ComparisonError(
+            f"{contender} is no flag file; {folder} has {', '.join(there) or 'none'}."
+        )
+    for path in paths:
+        yield path.stem, (f"--flagfile={path}",)
+
+
+def _flag_files(paths: Iterable[str | pathlib.Path]) -> list[pathlib.Path]:
+    files = (path for path in map(pathlib.Path, paths) if path.is_file())
+    return sorted(path for path in files if path.name != _COMMON_FILE)
+
+
+def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yields every combination of the grid's values, as `name=value`."""
+    axes = []
+    for axis in grid:
+        name, _, values = axis.partition("=")
+        if not name or not values:
+            raise flag_error("grid", axis, "name=value,value")
+        axes.append([f"{name}={value}" for value in next(csv.reader([values]))])
+    return itertools.product(*axes)
+
+
+def _present(values: flags.FlagValues) -> list[str]:
+    return [name for name in values if values[name].present and name != "flagfile"]
+
+
+def _row(
+    name: str,
+    preset: Sequence[str],
+    common: Sequence[str],
+    point: Sequence[str],
+    what: Declarations,
+) -> tuple[Row, set[str]]:
+    """Returns a row and the settings that it has of those asked for."""
+    values = parse_flags([*preset, *common, *(f"--{each}" for each in point)], what)
+    present = _present(values)
+    for own in OWN_FLAGS:
+        if own in present:
+            raise ComparisonError(
+                f"--{own} is set for {name}: a comparison sets it, from --seeds and its "
+                "own --output_dir."
+            )
+    for flag in ("algo", "task"):
+        if values[flag].value is None:
+            raise ComparisonError(f"--{flag} is missing for {name}.")
+    algorithm, task = what.algorithm(values.algo), what.task(values.task)
+    known = {*what.run, *algorithm.fields, *task.fields}
+    chosen = run_flags.settings_of(values, what)
+    of_preset = set(_present(parse_flags(preset, what)))
+    left_out = set(chosen) - known - of_preset
+    settings = {key: value for key, value in chosen.items() if key not in left_out}
+    declarations.check_own_data(what, values.task)
+    try:
+        declarations.resolve_pair(what, algorithm.name, task.name, settings)
+    except HyperparameterError as error:
+        raise ComparisonError(f"{name}: --{error}") from error
+    shown = [each for each in point if each.partition("=")[0] not in left_out]
+    row = Row(
+        label=" ".join([name, *shown]),
+        arguments=tuple(serialized(values, set(present) - left_out)),
+        left_out=tuple(sorted(left_out)),
+    )
+    return row, set(settings)
+
+
+def _check_used(
+    used: set[str],
+    arguments: Sequence[str],
+    rows: Iterable[Row],
+    what: Declarations,
+) -> None:
+    """Raises `ComparisonError` if no row has a setting that all were to have."""
+    if not arguments or not rows:
+        return
+    asked = run_flags.settings_of(parse_flags(arguments, what), what)
+    for name, value in asked.items():
+        if name not in used:
+            owners = ", ".join(what.users[name])
+            raise ComparisonError(
+                f"--{name}={messages.shown(value)}: no row has it; it belongs to "
+                f"{owners}."
+            )
+
+
+def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
+    """Returns the rows of existing runs; those that differ in the seed are one row."""
+    by_settings: dict[str, list[pathlib.Path]] = {}
+    names: dict[str, str] = {}
+    for folder in folders:
+        if not (folder / "summary.json").is_file():
+            raise ComparisonError(
+                f"{folder} has no summary.json: its run is not complete."
+            )
+        settings = _settings(folder)
+        key = json.dumps({k: v for k, v in settings.items() if k != "seed"})
+        by_settings.setdefault(key, []).append(folder)
+        names.setdefault(key, f"{settings.get('algo', '')} ({folder.name})")
+    return [
+        Row(label=names[key], folders=tuple(paths))
+        for key, paths in by_settings.items()
+    ]
+
+
+def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
+    try:
+        return json.loads((folder / CONFIG_FILE).read_text())["hyperparameters"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ComparisonError(
+            f"{folder / CONFIG_FILE} cannot be read: {messages.one_line(error)}."
+        ) from error

@@ -1,0 +1,132 @@
+"""The runs of a comparison: each in a process and a folder of its own, resumable."""
+
+import concurrent.futures
+import itertools
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from tff_algos.experiments import files
+from tff_algos.experiments.comparison.columns import Results, read_results
+from tff_algos.experiments.comparison.processes import Program
+from tff_algos.experiments.comparison.rows import Row
+
+_NUM_LOG_LINES = 10
+# The file with the flags of a completed run, in its folder, which identifies it.
+_DONE_FILE = "done.flags"
+LOG_FILE = "log.txt"
+
+# The results of every row's runs; None for one that failed.
+Outcomes = Mapping[Row, Sequence[Results | None]]
+# Called with a run and its results, None if it failed, when it ends.
+_Ended = Callable[["Run", Results | None], None]
+
+
+@attrs.frozen
+class Run:
+    """One call of the command line, or an existing run.
+
+    Attributes:
+      row: Its row.
+      seed: Its seed; of existing runs their number.
+      folder: Its results folder.
+    """
+
+    row: Row
+    seed: int
+    folder: pathlib.Path
+
+    @property
+    def arguments(self) -> list[str]:
+        """All flags except the folder."""
+        return [*self.row.arguments, f"--seed={self.seed}"]
+
+    @property
+    def flags_text(self) -> str:
+        """The arguments as a flag file."""
+        return "".join(f"{argument}\n" for argument in self.arguments)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is complete with these flags."""
+        if self.row.folders:
+            return True
+        done = self.folder / _DONE_FILE
+        return (
+            (self.folder / "summary.json").exists()
+            and done.exists()
+            and done.read_text() == self.flags_text
+        )
+
+
+def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:
+    """Returns the runs, seed by seed, so that all rows have results early.
+
+    Args:
+      rows: The rows.
+      seeds: The number of seeds of rows that are to be run: 0, 1, ...
+      output_dir: Where each run gets a folder.
+    """
+    runs = []
+    for seed, row in itertools.product(range(seeds), rows):
+        if not row.folders:
+            name = re.sub(r"[^\w.,=+-]", "_", row.label.replace(" ", "+"))
+            runs.append(Run(row, seed, output_dir / f"{name}+seed={seed}"))
+    for row in rows:
+        runs += [Run(row, number, path) for number, path in enumerate(row.folders)]
+    return runs
+
+
+def execute(run: Run, program: Program) -> Results | None:
+    """Runs the command line, unless the run is done; returns None if it fails.
+
+    If the folder has a run with other flags, the command line resumes it or fails.
+    """
+    if not run.is_done:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        log = run.folder / LOG_FILE
+        if program([*run.arguments, f"--output_dir={run.folder}"], log):
+            return None
+        with files.replacing(run.folder / _DONE_FILE) as file:
+            file.write(run.flags_text)
+    return read_results(run.folder)
+
+
+def tell_failure(run: Run) -> None:
+    """Prints how the log of a failed run ends."""
+    log = run.folder / LOG_FILE
+    # Not read as text: each update of a progress line would become a line.
+    written = log.read_bytes().decode(errors="replace").split("\n")
+    lines = [line.rpartition("\r")[2] for line in written]
+    last = [f"    {line}" for line in lines if line.strip()][-_NUM_LOG_LINES:]
+    title = f"{run.row.label}, seed {run.seed}: failed, {log} ends:"
+    print("\n".join([title, *last]), file=sys.stderr, flush=True)
+
+
+def execute_all(
+    runs: Sequence[Run], jobs: int, ended: _Ended, program: Program
+) -> Outcomes:
+    """Executes runs, `jobs` at a time, and returns the results of every row.
+
+    Args:
+      runs: The runs.
+      jobs: The number of concurrent runs.
+      ended: Called when a run ends. If it raises, the other runs are stopped.
+      program: Calls the command line.
+    """
+    with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
+        futures = {executor.submit(execute, run, program): run for run in runs}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                ended(futures[future], future.result())
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            program.stop()
+            raise
+    outcomes: dict[Row, list[Results | None]] = {run.row: [] for run in runs}
+    for future, run in futures.items():
+        outcomes[run.row].append(future.result())
+    return outcomes

@@ -1,0 +1,160 @@
+"""The flags of a run, defined from what algorithms and tasks declare."""
+
+import collections
+import functools
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from tff_algos.experiments import declarations
+from tff_algos.experiments.declarations import RUN, Declarations
+
+# Flags are the calling program's: `--helpshort` shows those of the main module.
+flags.disclaim_key_flags()
+
+ENTRY_POINTS = "tff_algos"
+# Flags that belong to no setting, in the order in which they are listed.
+LAUNCH_FLAGS = (
+    "data",
+    "cache_dir",
+    "output_dir",
+    "resume",
+    "runtime",
+    "runtime_devices",
+    "ray_address",
+    "ray_workers",
+    "ray_worker_resources",
+    "module",
+)
+
+
+@functools.cache
+def declared(modules: tuple[str, ...] = ()) -> Declarations:
+    """Returns what can be set; without modules of other packages, at once.
+
+    Raises:
+      ModuleError: If a module cannot be used.
+    """
+    if not modules and not importlib.metadata.entry_points(group=ENTRY_POINTS):
+        return declarations.load()
+    from tff_algos.experiments import plugins  # Takes seconds, as what it imports may.
+
+    return plugins.declare(plugins.load(modules))
+
+
+def _define_launch_flags(into: flags.FlagValues) -> None:
+    flags.DEFINE_string("algo", None, "Algorithm; --list shows all.", flag_values=into)
+    flags.DEFINE_string("task", None, "Task; --list shows all.", flag_values=into)
+    flags.DEFINE_multi_string(
+        "module",
+        [],
+        "Module of another package whose algorithms and tasks to offer.",
+        flag_values=into,
+    )
+    flags.DEFINE_bool(
+        "list",
+        False,
+        "List algorithms and tasks, or with --algo, --task or both their flags and "
+        "defaults, and exit.",
+        flag_values=into,
+    )
+    flags.DEFINE_bool("version", False, "Print versions and exit.", flag_values=into)
+    flags.DEFINE_enum(
+        "data",
+        "auto",
+        ["auto", "tff", "generated"],
+        "Data: the real set (tff, downloaded where it is not cached), a generated "
+        "stand-in, or (auto) the real set if it is cached, else the stand-in.",
+        flag_values=into,
+    )
+    flags.DEFINE_string(
+        "cache_dir", None, "Folder of real data sets (~/.tff).", flag_values=into
+    )
+    flags.DEFINE_string(
+        "output_dir",
+        None,
+        "Results folder (runs/<algo>-<dataset>-<timestamp>).",
+        flag_values=into,
+    )
+    flags.DEFINE_bool(
+        "resume", True, "Go on with the run in --output_dir, if any.", flag_values=into
+    )
+    flags.DEFINE_enum(
+        "runtime",
+        "in_process",
+        ["in_process", "native", "ray"],
+        "What runs TFF computations: this process, on GPUs where there are any; TFF's "
+        "own C++ worker on the CPU; or this process with the clients in Ray workers.",
+        flag_values=into,
+    )
+    flags.DEFINE_list(
+        "runtime_devices",
+        None,
+        "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (all GPUs, or "
+        "the CPU where there is none).",
+        flag_values=into,
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "HOST:PORT of the Ray cluster that --runtime=ray joins (Ray of its own on this "
+        "machine).",
+        flag_values=into,
+    )
+    flags.DEFINE_integer(
+        "ray_workers",
+        None,
+        "Number of workers of --runtime=ray (as many as there is room for).",
+        flag_values=into,
+    )
+    flags.DEFINE_list(
+        "ray_worker_resources",
+        None,
+        "What a worker of --runtime=ray takes, such as CPU:2 or GPU:1 (CPU:1).",
+        flag_values=into,
+    )
+
+
+def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
+    """Defines one flag per setting; unset, the chosen pair's default holds."""
+    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for name, by_user in sorted(what.users.items()):
+        variants = collections.Counter(by_user.values()).most_common()
+        field = next((f for f, _ in variants if f.help), variants[0][0])
+        text = field.describe()
+        if RUN not in by_user:
+            text += f" [{_brief_users(tuple(by_user), tuple(what.algorithms))}]"
+        if field.kind is bool:
+            flags.DEFINE_bool(name, None, text, flag_values=into)
+        else:
+            define.get(field.kind, flags.DEFINE_string)(
+                name, None, text, flag_values=into
+            )
+
+
+def _brief_users(users: Sequence[str], algorithms: Sequence[str]) -> str:
+    """Names a setting's users, or those that it does not have where they are fewer."""
+    names = [user.partition("=")[2] for user in users]
+    others = [name for name in algorithms if name not in names]
+    if not users[0].startswith("--algo") or len(names) <= len(others):
+        return ", ".join(names)
+    return "all but " + ", ".join(others) if others else "all"
+
+
+def define(what: Declarations, into: flags.FlagValues) -> None:
+    """Defines the flags of a run.
+
+    Args:
+      what: What there is to set.
+      into: Where to define them.
+    """
+    _define_launch_flags(into)
+    _define_settings_flags(what, into)
+
+
+def settings_of(values: flags.FlagValues, what: Declarations) -> Mapping[str, Any]:
+    """Returns the settings whose flags were set."""
+    found = {name: values[name].value for name in what.users}
+    return {name: value for name, value in found.items() if value is not None}
