@@ -4,12 +4,14 @@ import re
 
 import pytest
 
+from tests.testing.command_line import run_program
 from tests.testing.made_up_runs import write_run
 from tests.testing.programs import Program
 from tff_algos.experiments import compare as compare_runs
 from tff_algos.experiments import declarations
 from tff_algos.experiments.comparison import compare
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.metrics_log import read_rows
 
 
 @pytest.fixture
@@ -117,3 +119,49 @@ def test_counts_below_one_are_errors(program, name):
     expected = re.escape(f"{name}=0: expected an integer >= 1.")
     with pytest.raises(RunError, match=expected):
         compare_runs("fedavg", task="mnist", **{name: 0})
+
+
+@pytest.mark.slow
+def test_the_program_compares_and_its_runs_are_those_of_single_commands(tmp_path):
+    table = tmp_path / "table.csv"
+    lines = [f"{i % 7},{i % 5},{i % 2},{'abcd'[i // 3 % 4]}" for i in range(120)]
+    table.write_text("\n".join(["x,y,label,client", *lines]))
+    common = [
+        f"--task=csv:{table}",
+        "--client_column=client",
+        "--model=linear",
+        "--clients_per_round=2",
+        "--total_rounds=2",
+        "--rounds_per_eval=1",
+        "--personalization_epochs=1",
+    ]
+    out = tmp_path / "out"
+    words = ["compare", "fedavg", "fedprox", *common, "--proximal_strength=1"]
+    words += ["--seeds=1", f"--output_dir={out}"]
+    done = run_program(*words)
+    assert done.status == 0, done.err
+    assert "fedavg does not have --proximal_strength." in done.err
+    assert "2/2 fedprox, seed 0: done" in done.err
+    alone = run_program("--algo=fedavg", *common, f"--output_dir={tmp_path}/alone")
+    assert alone.status == 0, alone.err
+    curves = [
+        [
+            {k: v for k, v in row.items() if k != "seconds"}
+            for row in read_rows(folder / "metrics.csv")
+        ]
+        for folder in (out / "fedavg+seed=0", tmp_path / "alone")
+    ]
+    assert curves[0] == curves[1]
+    both = [str(out / "fedavg+seed=0"), str(tmp_path / "alone")]
+    again = run_program("compare", *both, f"--output_dir={tmp_path}/again")
+    assert again.status == 0, again.err
+    assert "Mean (standard deviation) over seeds." in again.out
+
+
+@pytest.mark.slow
+def test_a_typo_in_a_later_row_is_an_error_before_any_run(tmp_path):
+    words = ["compare", "fedavg", "fedproxx", "--task=adult"]
+    done = run_program(*words, f"--output_dir={tmp_path}/out")
+    assert done.status == 2
+    assert done.err.startswith("error: --algo=fedproxx is unknown, did you mean fedpro")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,53 @@
+"""The flags of a run, defined from declarations."""
+
+import pytest
+from absl import flags
+
+from tff_algos.experiments import declarations, run_flags
+
+WHAT = declarations.load()
+
+
+@pytest.fixture
+def values():
+    values = flags.FlagValues()
+    run_flags.define(WHAT, values)
+    return values
+
+
+def test_every_setting_has_a_flag_of_its_kind(values):
+    assert set(WHAT.users) <= set(values)
+    for name, by_user in WHAT.users.items():
+        (kind,) = {field.kind for field in by_user.values()}
+        expected = {int: "int", float: "float", bool: "bool"}.get(kind, "string")
+        assert values[name].flag_type() == expected, name
+
+
+def test_settings_are_those_that_were_set(values):
+    values(["main.py", "--total_rounds=3", "--memory_decay=0.5", "--algo=gradma"])
+    assert run_flags.settings_of(values, WHAT) == {
+        "total_rounds": 3,
+        "memory_decay": 0.5,
+    }
+
+
+def test_help_names_the_users_of_a_setting_or_those_without_it(values):
+    assert values["memory_decay"].help.endswith("[gradma, gradma_s]")
+    assert "[all but" in values["clients_per_round"].help
+    assert "[" not in values["seed"].help
+
+
+def test_flags_of_launch_are_defined(values):
+    assert set(run_flags.LAUNCH_FLAGS) <= set(values)
+
+
+def test_declarations_without_modules_are_those_of_the_file():
+    assert run_flags.declared() is declarations.load()
+
+
+def test_flags_are_defined_where_asked_alone(values):
+    values(["main.py", "--total_rounds=3"])
+    others = flags.FlagValues()
+    run_flags.define(WHAT, others)
+    others(["main.py"])
+    assert others.total_rounds is None
