@@ -104,17 +104,19 @@ def _shortened(command: str) -> list[str]:
     return [*shlex.split(command), *short, "--max_elements_per_client=20"]
 
 
-# Where an attack has to fit the cohort; the others repeat what other tests run.
-_FAST = ("--attack",)
+def _tier(command: str) -> pytest.MarkDecorator:
+    # An attack has to fit the cohort; the others repeat what other tests run.
+    return pytest.mark.extended if "--attack" in command else pytest.mark.slow
+
+
+# pytest numbers the parameters that are longer than this, so durations would be lost.
+_LONGEST_ID = 90
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(
-            command,
-            marks=() if any(f in command for f in _FAST) else pytest.mark.slow,
-        )
+        pytest.param(command, marks=_tier(command), id=command[:_LONGEST_ID])
         for command in _commands()
     ],
 )

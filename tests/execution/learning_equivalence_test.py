@@ -98,7 +98,8 @@ def test_clients_one_by_one_and_many_at_a_time_are_the_same(name, model):
             output = equivalence.call(context, process.next, state, cohort)
             state = output.state
         outputs.append(output)
-    equivalence.assert_same(*outputs, atol=1e-6)
+    # Weights near 1 after several steps, some of which cancel to 1e-4: some tens of eps.
+    equivalence.assert_same(*outputs, atol=5e-6)
 
 
 @pytest.mark.parametrize(
