@@ -8,8 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tasks.models import image
-from tff_algos import build_fed_avg, execution
+from tasks.models import image, text
+from tests.testing import equivalence
+from tff_algos import build_fed_avg, execution, xla_marks
 from tff_algos.execution import graph_rewrites
 
 
@@ -83,3 +84,54 @@ def test_only_loops_with_gradients_that_look_for_their_forward_ops_stay_whole(
     graph_rewrites.keep_loops_whole(graph_def)
     (loop,) = [node for node in graph_def.node if "While" in node.op]
     assert loop.attr["_lower_using_switch_merge"].b == (not stays)
+
+
+def test_xla_compiles_calls_of_marked_functions_alone():
+    marked = xla_marks.compiled_on_cpu(lambda x: tf.tanh(x) * 2.0)
+
+    @tf.function
+    def inner(x):
+        return marked(x) + tf.function(tf.sin)(x)
+
+    function = tf.function(inner).get_concrete_function(tf.TensorSpec([3]))
+    graph_def = function.graph.as_graph_def()
+    graph_rewrites.compile_marked_functions(graph_def)
+    compiled = [
+        node
+        for node in graph_rewrites.all_nodes(graph_def)
+        if "_XlaMustCompile" in node.attr
+    ]
+    assert len(compiled) == 1
+    # The rewritten graph computes the same.
+    rewritten = tf.compat.v1.wrap_function(
+        lambda x: tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={function.inputs[0].name: x},
+            return_elements=[function.outputs[0].name],
+        ),
+        [tf.TensorSpec([3])],
+    )
+    x = tf.constant([0.1, 0.2, 0.3])
+    np.testing.assert_allclose(rewritten(x)[0], inner(x), rtol=1e-6)
+
+
+def test_a_clients_recurrent_layers_train_to_the_same(native_context):
+    """Three batches of each client, the last of another size."""
+    model = text.build_lstm_model(vocab_size=10, sequence_length=7)
+    rng = np.random.default_rng(0)
+    characters = rng.integers(1, 10, (2, 10, 8)).astype(np.int32)
+    data = [
+        tf.data.Dataset.from_tensor_slices((c[:, :-1], c[:, 1:])).batch(4)
+        for c in characters
+    ]
+    process = build_fed_avg(model, tff.learning.optimizers.build_sgdm(0.5))
+
+    def trained(context):
+        state = equivalence.call(context, process.initialize)
+        return equivalence.call(context, process.next, state, data).state
+
+    states = map(trained, (equivalence.in_process(), native_context))
+    one, other = (process.get_model_weights(state).trainable for state in states)
+    for a, b, initial in zip(one, other, model.initial_weights[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert np.abs(a - initial).max() > 1e-4

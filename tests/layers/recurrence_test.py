@@ -190,6 +190,27 @@ def test_scan_goes_over_time_either_way(reverse):
     np.testing.assert_array_equal(negated, -x)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("count", "usual"),
+    [(1, 4), (4, 4), (5, 8), (12, 12), (13, 16), (17, 24), (97, 128)],
+)
+def test_a_layer_computes_usual_numbers_of_rows(count, usual, known):
+    found = []
+
+    def layer(x):
+        found.append(x)
+        return x + 1.0
+
+    x = tf.reshape(tf.range(2.0 * count), [2, count, 1])
+    spec = tf.TensorSpec([2, count if known else None, 1])
+    run = tf.function(lambda x: (recurrence.with_usual_rows(layer, x), found[-1]))
+    outputs, computed = run.get_concrete_function(spec)(x)
+    np.testing.assert_array_equal(outputs, x + 1.0)
+    assert computed.shape == (2, usual, 1)
+    assert not np.any(computed[:, count:])
+
+
 def test_unknown_gradient_is_refused(layer):
     with pytest.raises(ValueError, match="'fused', 'autodiff'.*found 'magic'"):
         _loss(layer, _arguments(layer), "magic")

@@ -21,6 +21,8 @@ from tensorflow.core.framework import (
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import tf_optimizer
 
+from tff_algos import xla_marks
+
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
 
@@ -260,6 +262,21 @@ def keep_loops_whole(graph_def: GraphDef) -> None:
             ops = reached_ops(node.attr["body"].func.name, functions)
             if not ops.isdisjoint(_BEHIND_FORWARD_OPS):
                 node.attr["_lower_using_switch_merge"].b = False
+
+
+def compile_marked_functions(graph_def: GraphDef) -> None:
+    """Lets XLA compile the calls of functions marked by `xla_marks.compiled_on_cpu`.
+
+    XLA compiles a call when it first meets its shapes, which takes about a second.
+    """
+    marked = {
+        function.signature.name
+        for function in graph_def.library.function
+        if xla_marks.is_marked(function)
+    }
+    for node in all_nodes(graph_def):
+        if "f" in node.attr and node.attr["f"].func.name in marked:
+            node.attr["_XlaMustCompile"].b = True
 
 
 def reached_ops(

@@ -77,7 +77,9 @@ class Leaf:
     @functools.cached_property
     def with_loops_on_cpu(self) -> "Leaf":
         """`with_loops` for CPUs only."""
-        return self.with_loops._rewritten(graph_rewrites.keep_loops_whole)
+        return self.with_loops._rewritten(
+            graph_rewrites.keep_loops_whole, graph_rewrites.compile_marked_functions
+        )
 
     def with_obstacle(self, obstacle: str) -> "Leaf":
         """Returns a leaf that says why it still has variables."""

@@ -41,9 +41,13 @@ def gru(
       ValueError: If `gradient` is unknown.
     """
     input_bias, recurrent_bias = tf.unstack(bias)
-    projected = recurrence.product(x, kernel) + input_bias
-    arguments = (projected, recurrent_kernel, recurrent_bias)
-    return recurrence.apply(_GRU, arguments, gradient)
+
+    def outputs_of(x: tf.Tensor) -> tf.Tensor:
+        projected = recurrence.product(x, kernel) + input_bias
+        arguments = (projected, recurrent_kernel, recurrent_bias)
+        return recurrence.apply(_GRU, arguments, gradient)
+
+    return recurrence.with_usual_rows(outputs_of, x)
 
 
 class _Saved(NamedTuple):

@@ -37,8 +37,12 @@ def lstm(
     Raises:
       ValueError: If `gradient` is unknown.
     """
-    projected = recurrence.product(x, kernel) + bias
-    return recurrence.apply(_LSTM, (projected, recurrent_kernel), gradient)
+
+    def outputs_of(x: tf.Tensor) -> tf.Tensor:
+        projected = recurrence.product(x, kernel) + bias
+        return recurrence.apply(_LSTM, (projected, recurrent_kernel), gradient)
+
+    return recurrence.with_usual_rows(outputs_of, x)
 
 
 class _Saved(NamedTuple):

@@ -18,12 +18,16 @@ from typing import Any, Literal, get_args
 import attrs
 import tensorflow as tf
 
+from tff_algos import xla_marks
+
 Gradient = Literal["fused", "autodiff"]
 
 Tensors = tuple[tf.Tensor, ...]
 
 _BAD_WIDTH = 512
 _NUM_PADDING = 16  # A cache line of float32.
+
+_USUAL_ROWS = (4, *(n << k for k in range(2, 29) for n in (2, 3)))
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +48,22 @@ class Recurrence:
     forward: Callable[[Tensors], tuple[tf.Tensor, Any]]
     backward: Callable[[Tensors, Any, tf.Tensor], tuple[Tensors, Any]]
     second: Callable[[Tensors, Any, tf.Tensor, Any, Tensors], Tensors]
+    _compiled: dict[str, Callable[..., Any]] = attrs.field(init=False, repr=False)
+
+    @_compiled.default
+    def _mark_functions(self) -> dict[str, Callable[..., Any]]:
+        functions = (self.forward, self.backward, self.second)
+        return {f.__name__: xla_marks.compiled_on_cpu(f) for f in functions}
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls one of the functions; XLA may compile the call.
+
+        TensorFlow does not differentiate it, and results have no gradients.
+        """
+        # A tape that watches an argument would have TensorFlow differentiate the
+        # function, and return every value of its loop.
+        constants = _constants(arguments)
+        return _constants(self._compiled[function.__name__](*constants))
 
 
 def apply(
@@ -70,8 +90,7 @@ def apply(
 
     @tf.custom_gradient
     def outputs_of(*arguments):
-        outputs, saved = recurrence.forward(arguments)
-        saved = _constants(saved)
+        outputs, saved = recurrence.call(recurrence.forward, arguments)
 
         def upstream_to_gradients(upstream):
             # Computed again in the gradient's graph, because the graph of the
@@ -86,8 +105,9 @@ def apply(
 def _gradients(recurrence, saved, upstream, arguments):
     @tf.custom_gradient
     def gradients_of(upstream, *arguments):
-        gradients, kept = recurrence.backward(arguments, saved, upstream)
-        kept = _constants(kept)
+        gradients, kept = recurrence.call(
+            recurrence.backward, arguments, saved, upstream
+        )
 
         # The second derivative is explicit because no tape records the saved values as
         # functions of the arguments.
@@ -115,7 +135,9 @@ def _second(recurrence, saved, kept, upstream, arguments, directions):
                 )
             return tape.gradient(derivatives, everything, list(upstreams))
 
-        derivatives = recurrence.second(arguments, saved, upstream, kept, directions)
+        derivatives = recurrence.call(
+            recurrence.second, arguments, saved, upstream, kept, directions
+        )
         return derivatives, third
 
     return derivatives_of(*_identities((upstream, *arguments, *directions)))
@@ -193,6 +215,29 @@ def scan(
         maximum_iterations=num_steps,
     )
     return tuple(array.stack() for array in writers)
+
+
+def with_usual_rows(layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Returns `layer(x)`, computed with rows of zeros up to a usual number of rows.
+
+    XLA compiles a loop anew for every number of rows, and clients' last batches may have
+    any. Usual numbers are 4, 8, and the multiples of 4 with two significant bits: 12,
+    16, 24, 32, 48, ...
+
+    Args:
+      layer: A function whose rows are independent, from `[time, n, in]` to
+        `[time, n, out]`.
+      x: Its argument.
+    """
+    count = x.shape[1]
+    if count is None:
+        count = tf.shape(x)[1]
+        usual = tf.gather(_USUAL_ROWS, tf.searchsorted(_USUAL_ROWS, [count]))[0]
+    else:
+        usual = min(n for n in _USUAL_ROWS if n >= count)
+        if usual == count:
+            return layer(x)
+    return layer(tf.pad(x, [[0, 0], [0, usual - count], [0, 0]]))[:, :count]
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tensor:
