@@ -95,7 +95,7 @@ def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
     (folders[2] / "config.json").write_text(json.dumps(config))
     rows = make_rows([*map(str, folders)], [], [], WHAT)
     assert rows == [
-        Row(label="fedavg (one)", folders=tuple(folders[:2])),
+        Row(label="fedavg (2 runs)", folders=tuple(folders[:2])),
         Row(label="uga (other)", folders=(folders[2],)),
     ]
 

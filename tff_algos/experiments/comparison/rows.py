@@ -1,5 +1,6 @@
 """The rows of a comparison: what is run, each with settings that it has."""
 
+import collections
 import csv
 import glob
 import itertools
@@ -214,7 +215,7 @@ def _check_used(
 def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
     """Returns the rows of existing runs; those that differ in the seed are one row."""
     by_settings: dict[str, list[pathlib.Path]] = {}
-    names: dict[str, str] = {}
+    algorithms: dict[str, str] = {}
     for folder in folders:
         if not (folder / "summary.json").is_file():
             raise ComparisonError(
@@ -223,11 +224,15 @@ def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
         settings = _settings(folder)
         key = json.dumps({k: v for k, v in settings.items() if k != "seed"})
         by_settings.setdefault(key, []).append(folder)
-        names.setdefault(key, f"{settings.get('algo', '')} ({folder.name})")
-    return [
-        Row(label=names[key], folders=tuple(paths))
-        for key, paths in by_settings.items()
-    ]
+        algorithms[key] = settings.get("algo", "")
+    once = collections.Counter(algorithms.values())
+    rows = []
+    for key, paths in by_settings.items():
+        name, algorithm = paths[0].name, algorithms[key]
+        if len(paths) > 1 and once[algorithm] == 1:
+            name = f"{len(paths)} runs"
+        rows.append(Row(label=f"{algorithm} ({name})", folders=tuple(paths)))
+    return rows
 
 
 def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
