@@ -10,6 +10,7 @@ import sys
 import nbclient
 import nbformat
 
+# What is stored of an output: the last of these that it has.
 _SHOWN = ("text/plain", "text/markdown", "image/png")
 
 
@@ -20,11 +21,8 @@ def _kept(outputs: list) -> list:
         if output.output_type == "stream" and output.name == "stderr":
             continue
         if "data" in output:
-            output.data = {
-                kind: output.data[kind] for kind in _SHOWN if kind in output.data
-            }
-            if "image/png" in output.data:
-                output.data = {"image/png": output.data["image/png"]}
+            richest = [kind for kind in _SHOWN if kind in output.data][-1]
+            output.data = {richest: output.data[richest]}
         kept.append(output)
     return kept
 

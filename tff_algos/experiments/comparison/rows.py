@@ -34,12 +34,15 @@ class Row:
       arguments: Its flags, but for the seed and the folder; () for existing runs.
       left_out: Settings of all rows that this one does not have.
       folders: The folders of existing runs, one per seed; () for a row to be run.
+      published: What the first line of its flag file says, for presets the published
+        number; None if it has no comment there.
     """
 
     label: str
     arguments: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     folders: tuple[pathlib.Path, ...] = ()
+    published: str | None = None
 
 
 def make_rows(
@@ -189,8 +192,18 @@ def _row(
         label=" ".join([name, *shown]),
         arguments=tuple(serialized(values, set(present) - left_out)),
         left_out=tuple(sorted(left_out)),
+        published=_published(preset),
     )
     return row, set(settings)
+
+
+def _published(preset: Sequence[str]) -> str | None:
+    """Returns the comment in the first line of a flag file."""
+    name, _, path = preset[0].partition("=")
+    if name != "--flagfile":
+        return None
+    first, *_ = pathlib.Path(path).read_text().splitlines()
+    return first.removeprefix("#").strip() if first.startswith("#") else None
 
 
 def _check_used(
