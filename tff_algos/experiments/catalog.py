@@ -406,8 +406,6 @@ RECIPES = (
         build=tff_algos.build_moon,
         prepare_task=stages.moon_task,
         build_stages=stages.moon,
-        # The weight that the authors give for it.
-        settings={"cifar10": {"contrastive_strength": 5.0}},
     ),
     Recipe(
         name="moonm",
@@ -418,7 +416,6 @@ RECIPES = (
         prepare_task=stages.moon_task,
         build_stages=stages.moon,
         defaults=_HEAVY_BALL,
-        settings={"cifar10": {"contrastive_strength": 5.0}},
     ),
     Recipe(
         name="fedmlb",
