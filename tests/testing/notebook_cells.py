@@ -3,7 +3,7 @@
     python -P notebook_cells.py NOTEBOOK EXPRESSION...
 
 Jupyter, too, runs cells in an event loop, with none of the project's folders on the path.
-In the end it writes the values of the expressions to standard output, as a line of JSON.
+In the end it writes whether each expression holds to standard output, as a line of JSON.
 """
 
 import asyncio
@@ -25,5 +25,5 @@ async def _run(path: str) -> dict:
 if __name__ == "__main__":
     _, notebook_path, *expressions = sys.argv
     found = asyncio.run(_run(notebook_path))
-    values = [eval(each, found) for each in expressions]
+    values = [bool(eval(each, found)) for each in expressions]
     print(json.dumps(values))
