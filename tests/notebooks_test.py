@@ -19,7 +19,7 @@ _RUNNER = _ROOT / "tests" / "testing" / "notebook_cells.py"
 _CLAIMS = {
     "quickstart": (
         "losses[-1] < losses[0]",
-        "0.5 < curve[0] < curve[-1]",
+        "curve[-1] > curve[0] + 0.1",
         "result.metrics['eval/accuracy'][-1] > 0.5",
     ),
     "own_algorithm": (
