@@ -27,7 +27,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check site notebooks build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-algorithms  a local step of each algorithm: time compared with FedAvg's, and memory"
 	@echo "make bench-client-memory  client memory: time and memory by number of clients"
 	@echo "make gpu-check GPU=1  all checks that need a GPU, in under 8 minutes"
+	@echo "make site        builds the pages of docs/ into site/; make notebooks: executes the notebooks"
 	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages, RAY=1 for Ray."
@@ -107,6 +108,19 @@ bench-client-memory: $(STAMP)
 gpu-check: $(STAMP)
 	$(VENV_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK_FLAGS)
 
+# Tools that the package itself does not need are in environments of their own.
+build/site-tools build/notebook-tools: build/%-tools: tools/%/requirements.txt
+	$(PYTHON) -m venv --clear $@
+	$@/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	@touch $@
+
+site: build/site-tools
+	build/site-tools/bin/mkdocs build --quiet --config-file tools/site/mkdocs.yml
+
+notebooks: $(STAMP) build/notebook-tools
+	PYTHONPATH=$$($(VENV_PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+		build/notebook-tools/bin/python tools/notebook/execute.py notebooks/*.ipynb
+
 build-file: $(STAMP)
 	$(VENV_PYTHON) -m tests.testing.build_files
 
@@ -115,7 +129,7 @@ bazel-test: $(STAMP)
 
 clean:
 	@[ ! -d build ] || chmod -R u+w build
-	rm -rf .pytest_cache .ruff_cache .hypothesis build dist *.egg-info bazel-*
+	rm -rf .pytest_cache .ruff_cache .hypothesis build dist site *.egg-info bazel-*
 	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

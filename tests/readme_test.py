@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from tests.testing.command_line import SMALL, run_apart
+from tests.testing.command_line import SMALL, run_apart, run_here, run_program
 from tff_algos.experiments import declarations, plugins, report
 from tff_algos.experiments.comparison import columns, compare
 from tff_algos.experiments.comparison import rows as rows_lib
@@ -59,13 +59,18 @@ def test_every_page_is_in_the_site():
         assert f": {page.relative_to(_ROOT / 'docs')}\n" in site
 
 
+_ON_A_LINE = re.compile(r"^\S*python main\.py ([^`\n]*)$", re.MULTILINE)
+_IN_A_SENTENCE = re.compile(r"`(?:python )?main\.py ([^`\n]*)`")
+# Of calls that stand in sentences, those that are whole and name no placeholders.
+_WHOLE = re.compile(r"compare |--list|--algo=(?!NAME|\.)|--flagfile=")
+
+
 def _calls() -> list[str]:
-    """Every call of main.py that stands on a line of its own, whole."""
-    text = "\n".join(page.read_text() for page in _PAGES)
-    calls = re.compile(r"^\S*python main\.py ([^`\n]*)$", re.MULTILINE)
-    found = calls.findall(text.replace("\\\n", ""))
-    calls = dict.fromkeys(" ".join(call.split()) for call in found)
-    return list(calls)
+    """Every call of main.py: on lines of their own, and whole ones in sentences."""
+    text = "\n".join(page.read_text() for page in _PAGES).replace("\\\n", "")
+    found = _ON_A_LINE.findall(text)
+    found += [call for call in _IN_A_SENTENCE.findall(text) if _WHOLE.match(call)]
+    return list(dict.fromkeys(" ".join(call.split()) for call in found))
 
 
 def _commands() -> list[str]:
@@ -76,12 +81,20 @@ def _commands() -> list[str]:
     return [
         call
         for call in _calls()
-        if "--runtime=ray" not in call and not call.startswith("compare ")
+        if "--runtime=ray" not in call and not call.startswith(("compare ", "--list"))
+    ]
+
+
+def _lists() -> list[str]:
+    return [
+        call for call in _calls() if call.startswith("--list") and "..." not in call
     ]
 
 
 def _comparisons() -> list[str]:
-    return [call for call in _calls() if call.startswith("compare ")]
+    calls = [call for call in _calls() if call.startswith("compare ")]
+    # Neither the help nor flags alone, as in a sentence on them.
+    return [call for call in calls if not call.split()[1].startswith("--")]
 
 
 @pytest.mark.parametrize("command", _comparisons())
@@ -93,6 +106,43 @@ def test_every_comparison_has_rows(command, monkeypatch):
     rows = rows_lib.make_rows(contenders, common, values.grid, what)
     assert len(rows) > 1
     assert all(map(columns.parse_column, values.columns))
+
+
+@pytest.mark.parametrize("command", _lists())
+def test_every_list_is_printed(command, capfd):
+    done = run_here(capfd, *command.split())
+    assert done.status == 0
+    assert "--algo" in done.out or "--memory_decay=0.5" in done.out
+
+
+def _shortened_comparison(command: str) -> list[str]:
+    """Returns a comparison's arguments: a seed, a round, two rows of a pattern."""
+    words = []
+    for word in shlex.split(command):
+        if word.endswith("/*.flags"):
+            folder = (_ROOT / word).parent
+            rows = sorted(p for p in folder.glob("*.flags") if p.stem != "common")
+            words += [str(path.relative_to(_ROOT)) for path in rows[:2]]
+        else:
+            words.append(word)
+    return [*words, *SMALL, "--seeds=1", "--jobs=2", "--max_elements_per_client=20"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", _comparisons())
+def test_every_comparison_runs(command, tmp_path):
+    arguments = _shortened_comparison(command)
+    done = run_program(*arguments, f"--output_dir={tmp_path}", cwd=_ROOT)
+    assert done.status == 0, done.err
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert "failed" not in (tmp_path / "table.md").read_text()
+
+
+def test_every_target_of_make_exists():
+    text = "\n".join(page.read_text() for page in _PAGES)
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
+    targets = re.findall(r"^([a-z-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"run", "test", "site", "notebooks"} <= named <= set(targets)
 
 
 def _shortened(command: str) -> list[str]:
@@ -129,8 +179,9 @@ def test_every_command_runs(tmp_path, command):
 
 def test_the_commands_are_found():
     commands = _commands()
-    assert len(commands) >= 4
-    assert len(_comparisons()) >= 3
+    assert len(commands) >= 10
+    assert len(_comparisons()) >= 4
+    assert len(_lists()) >= 2
     assert any("--nomalicious_every_round" in command for command in commands)
 
 

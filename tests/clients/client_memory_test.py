@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tff_algos
 from tests.testing import problems
+from tff_algos.clients import client_memory
 from tff_algos.clients.client_memory import FILE_NAME, ClientMemory, ClientMemoryError
 
 NUM_CLIENTS = 5
@@ -371,3 +372,12 @@ def test_a_number_that_no_client_has_is_refused(folder, number):
 def test_bad_arguments_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         ClientMemory(ROW_TYPE, **kwargs)
+
+
+def test_rows_beyond_two_gigabytes_are_where_they_belong(tmp_path):
+    records = client_memory._FileRecords(tmp_path / "rows", record_bytes=20)
+    far = np.int32(2**27)  # At 24 bytes each; the file is sparse.
+    records.write(far, b"a" * 20)
+    records.write(np.int32(0), b"b" * 20)
+    assert (tmp_path / "rows").stat().st_size == 24 * (2**27 + 1) > 2**31
+    assert records.read(far) == b"a" * 20 and records.read(np.int32(0)) == b"b" * 20

@@ -1,11 +1,33 @@
 """Every algorithm of the catalog has valid defaults and describes its settings."""
 
 import inspect
+import json
 
+import numpy as np
 import pytest
 
+import tasks
 import tff_algos
+from tasks.task import DataOptions
+from tests.testing.command_line import run_apart
 from tff_algos.experiments import catalog
+
+# One of each family of algorithms, and at least one of each task.
+_SAMPLE = (
+    ("fedprox", "shakespeare"),
+    ("mimelite", "emnist"),
+    ("uga", "fashion_mnist"),
+    ("reptile", "emnist"),
+    ("maml", "emnist"),
+    ("fedmgda_plus", "stackoverflow"),
+    ("afl", "adult"),
+    ("gradma", "mnist"),
+    ("moon", "cifar10"),
+    ("scaffold", "cifar100"),
+    ("mifam", "mnist"),
+    ("fedavg", "tiny_imagenet"),
+)
+_MARGIN = 0.1
 
 
 @pytest.mark.parametrize("recipe", catalog.RECIPES, ids=lambda recipe: recipe.name)
@@ -31,3 +53,32 @@ def test_an_algorithm_with_momentum_is_its_base_with_another_default():
     assert base.build is variant.build
     chosen = {"server_momentum": 0.9}
     assert base.resolve("t", {}, chosen) == variant.resolve("t", {}, {})
+
+
+def _share_of_majority(task_name):
+    """Returns the share of the most frequent label in the stand-in's test examples."""
+    task = tasks.load_task(task_name, None, DataOptions(data="generated"))
+    labels = [task.examples(client, "test")[1] for client in task.eval_client_ids]
+    flat = np.concatenate([np.ravel(each) for each in labels])
+    if labels[0].ndim > 1:
+        flat = flat[flat > 0]  # Without padding.
+    return np.bincount(flat).max() / len(flat)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algo", "task_name"), _SAMPLE)
+def test_a_pair_learns_visibly_with_no_other_flag(algo, task_name, tmp_path):
+    run = tmp_path / "run"
+    done = run_apart(
+        tmp_path,
+        f"--algo={algo}",
+        f"--task={task_name}",
+        "--data=generated",
+        "--personalization_epochs=0",
+        f"--output_dir={run}",
+    )
+    assert done.status == 0, done.err
+    summary = json.loads((run / "summary.json").read_text())
+    accuracy = summary["final_metrics"]["eval/accuracy"]
+    assert accuracy > _share_of_majority(task_name) + _MARGIN
+    assert summary["peak_memory_mb"]["python"] < 3 * 1024

@@ -1,6 +1,7 @@
 """Files of a run are written whole or not at all, and as strict JSON."""
 
 import json
+import logging
 import math
 
 import numpy as np
@@ -51,3 +52,19 @@ def test_removing_a_link_leaves_what_it_points_to(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "kept")
     files.remove(tmp_path / "link")
     assert list(tmp_path.iterdir()) == [tmp_path / "kept"]
+
+
+def test_tensorflow_logs_no_save_in_a_notebook():
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    try:
+        for before, within in (
+            (logging.INFO, logging.WARNING),
+            (logging.ERROR, logging.ERROR),
+        ):
+            logger.setLevel(before)
+            with files.without_log():
+                assert logger.level == within
+            assert logger.level == before
+    finally:
+        logger.setLevel(level)

@@ -10,7 +10,7 @@ import tasks
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
-from tff_algos.experiments import catalog, launch
+from tff_algos.experiments import catalog, declarations, launch
 from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError
@@ -135,6 +135,21 @@ def test_settings_go_to_those_who_declare_them():
     assert settings["proximal_strength"] == 0.25
     # The task's own default.
     assert settings["client_learning_rate"] == 0.02
+
+
+def test_a_pair_may_have_a_default_of_the_tasks_options():
+    entry = tasks.get("mnist")
+
+    def model(algo, **settings):
+        _, options, _ = launch.resolve(catalog.get(algo), entry, settings)
+        return options.model
+
+    assert model("fedavg") == "cnn"
+    # The server remembers an update of every client: hundreds of MB of the CNN's.
+    assert model("mifa") == "2nn"
+    assert model("mifa", model="cnn") == "cnn"
+    found = declarations.resolve_pair(declarations.load(), "mifa", "mnist", {})
+    assert found["model"] == "2nn"
 
 
 @pytest.mark.parametrize(

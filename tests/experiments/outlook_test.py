@@ -61,6 +61,21 @@ def test_pooled_training_has_batches_alone(make_spec):
     assert text.endswith(": 2 rounds, 100 batches of the pooled examples each.")
 
 
+def test_a_server_that_remembers_much_says_so_and_what_helps(make_spec, monkeypatch):
+    spec = make_spec("mifa", clients_per_round=4)
+    assert "remembers" not in outlook.describe(spec, 0)
+    # 8 clients' updates of 9 float32.
+    monkeypatch.setattr(outlook, "_MUCH_MEMORY", 8 * 9 * 4)
+    _, line = outlook.describe(spec, 0).splitlines()
+    assert line == (
+        "The server remembers 0.0 GiB, of which a round holds several copies; to take "
+        "less, use --memory_dtype=bfloat16."
+    )
+    assert "remembers" not in outlook.describe(
+        make_spec("fedavg", clients_per_round=4), 0
+    )
+
+
 class _Progress(Progress):
     remaining_seconds = None
 

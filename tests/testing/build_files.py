@@ -50,7 +50,10 @@ _DATA = {
 # Python files that others run although they neither import them nor name their paths.
 _RUN_BY = {
     "benchmarks/runtimes.py": ("benchmarks/engines/run_*.py",),
-    "tests/notebooks_test.py": ("tasks/__init__.py",),
+    "tests/notebooks_test.py": (
+        "tasks/__init__.py",
+        "tests/testing/notebook_cells.py",
+    ),
     "tff_algos/compat.py": ("tff_algos/execution/default_context.py",),
 }
 

@@ -108,7 +108,7 @@ class _FileRecords:
             os.close(self._file)
 
     def read(self, slot: int) -> bytes:
-        found = os.pread(self._file, self._stride, slot * self._stride)
+        found = os.pread(self._file, self._stride, self._start(slot))
         record, checksum = found[: self._record_bytes], found[self._record_bytes :]
         if checksum != _CHECKSUM.pack(zlib.crc32(record)):
             raise ClientMemoryError(
@@ -117,9 +117,13 @@ class _FileRecords:
             )
         return record
 
+    def _start(self, slot: int) -> int:
+        # Slots come from arrays of int32, in which 2 GB of offset overflow.
+        return int(slot) * self._stride
+
     def write(self, slot: int, record: bytes) -> None:
         whole = record + _CHECKSUM.pack(zlib.crc32(record))
-        start = slot * self._stride
+        start = self._start(slot)
         while whole:  # A write may be partial; the next one then raises the error.
             written = os.pwrite(self._file, whole, start)
             whole, start = whole[written:], start + written

@@ -66,7 +66,8 @@ class Checkpoints:
         if round_num in self.rounds():
             return
         flat = tf.nest.flatten((state, memory or ()))
-        run_coroutine(self._manager.save(flat, version=round_num))
+        with files.without_log():
+            run_coroutine(self._manager.save(flat, version=round_num))
 
     def load(
         self, round_num: int, like: Any, memory_like: Any = None

@@ -212,15 +212,13 @@ def resolve_pair(
     }
     chosen = by_user(settings, declared)
     resolved = resolve(declarations.run, (), chosen[RUN])
-    resolved |= resolve(entry.fields, (), chosen[entry.user])
+    of_pair = (
+        algorithm.settings.get(EVERY_TASK, {}),
+        algorithm.settings.get(task, {}),
+    )
+    resolved |= resolve(entry.fields, of_pair, chosen[entry.user])
     return resolved | resolve(
-        algorithm.fields,
-        (
-            entry.settings,
-            algorithm.settings.get(EVERY_TASK, {}),
-            algorithm.settings.get(task, {}),
-        ),
-        chosen[algorithm.user],
+        algorithm.fields, (entry.settings, *of_pair), chosen[algorithm.user]
     )
 
 

@@ -1,8 +1,9 @@
-"""Atomic file writes and JSON output."""
+"""Atomic file writes and JSON output, and TensorFlow's writes without its log."""
 
 import contextlib
 import glob
 import json
+import logging
 import math
 import os
 import pathlib
@@ -28,6 +29,21 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def without_log() -> Iterator[None]:
+    """Keeps TensorFlow from logging where it saves.
+
+    In notebooks, TensorFlow prints its log from the level "info" on.
+    """
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def partial_writes(path: pathlib.Path) -> list[pathlib.Path]:

@@ -171,7 +171,10 @@ def resolve(
         },
     )
     options = RunOptions(**chosen[RUN])
-    task_options = None if is_loaded else task.options(**chosen[task_user])
+    task_options = None
+    if not is_loaded:
+        defaults = recipe.task_defaults(task.name, declared(task.options))
+        task_options = task.options(**{**defaults, **chosen[task_user]})
     task_settings = {} if is_loaded else task.settings
     return (
         options,

@@ -159,7 +159,8 @@ def _write_saved_model(
     exported = _Exported(model, weights)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=f".{_SAVED_MODEL}."))
     try:
-        tf.saved_model.save(exported, str(temporary), signatures=exported.serve)
+        with files.without_log():
+            tf.saved_model.save(exported, str(temporary), signatures=exported.serve)
         shutil.rmtree(folder / _SAVED_MODEL, ignore_errors=True)
         os.replace(temporary, folder / _SAVED_MODEL)
     except BaseException:

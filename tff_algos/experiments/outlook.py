@@ -3,6 +3,9 @@
 import math
 import statistics
 
+import tensorflow_federated as tff
+
+from tff_algos.execution import types
 from tff_algos.experiments import cohorts
 from tff_algos.experiments.progress import Progress, clock
 from tff_algos.experiments.run_spec import RunSpec
@@ -11,12 +14,14 @@ from tff_algos.experiments.stage import Stage
 NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
+# Bytes of a server's state beyond which a run is told how to take less.
+_MUCH_MEMORY = 2**28
 # Of clients whose examples are counted, which means reading them.
 _MAX_COUNTED = 10
 
 
 def describe(spec: RunSpec, rounds_done: int) -> str:
-    """Returns one line about the rounds that are left: clients and local batches.
+    """Returns what the rounds that are left do: clients, local batches, memory.
 
     Args:
       spec: The run.
@@ -32,7 +37,7 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
             )
         first = last + 1
     resumed = f" (after {rounds_done} that are done)" if rounds_done else ""
-    return f"{spec.title}{resumed}: {'; then '.join(parts)}."
+    return f"{spec.title}{resumed}: {'; then '.join(parts)}.{_describe_memory(spec)}"
 
 
 def _describe_stage(
@@ -74,6 +79,30 @@ def _num_batches(spec: RunSpec, stage: Stage, client_id: str) -> int:
         x, _ = spec.task.examples(client_id, "train")
     own = stage.batches.num_examples(len(x))
     return stage.batches.num_epochs * math.ceil(own / stage.batches.batch_size)
+
+
+def _describe_memory(spec: RunSpec) -> str:
+    """Returns a line about what the server remembers; none if that is little."""
+    held = max(_state_bytes(stage) for stage in spec.stages)
+    if held < _MUCH_MEMORY:
+        return ""
+    ways = {
+        "model": "a smaller --model",
+        "memory_size": "a smaller --memory_size",
+        "memory_dtype": "--memory_dtype=bfloat16",
+    }
+    usable = [way for name, way in ways.items() if name in spec.hyperparameters]
+    less = f"; to take less, use {' or '.join(usable)}" if usable else ""
+    return (
+        f"\nThe server remembers {held / 2**30:.1f} GiB, of which a round holds several "
+        f"copies{less}."
+    )
+
+
+def _state_bytes(stage: Stage) -> int:
+    state_type = stage.process.initialize.type_signature.result.member
+    tensors = [t for t in types.flatten(state_type) if isinstance(t, tff.TensorType)]
+    return sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
 
 
 def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tasks.task import Task
 from tff_algos.experiments.evaluation import ClientResult, evaluated_and_seen
+from tff_algos.experiments.figures import Figure
 from tff_algos.experiments.metrics_log import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
@@ -36,11 +37,6 @@ _ALWAYS = ("train/{}", "eval/{}")
 _DECADES = 100.0
 _PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
 _DOT_WIDTHS = (6.0, 24.0)  # points, of the largest dot: least and most
-
-
-def _figure(width: float, height: float) -> matplotlib.figure.Figure:
-    # Constrained, so that legends outside of the axes cover nothing.
-    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
@@ -93,7 +89,7 @@ def learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str
 ) -> matplotlib.figure.Figure:
     """Returns a plot of training and held-out loss and accuracy, with stages marked."""
-    figure = _figure(2 * _SIZE[0], _SIZE[1])
+    figure = Figure(2 * _SIZE[0], _SIZE[1])
     axes = figure.subplots(1, 2)
     for axis, metric in zip(axes, ("loss", "accuracy"), strict=True):
         shown: list[float] = []
@@ -146,7 +142,7 @@ def plot_fairness(
       num_clients: How many clients the distribution is over, if known.
     """
     tracked = any("improved_clients" in row for row in rows)
-    figure = _figure((1 + tracked) * _SIZE[0], _SIZE[1])
+    figure = Figure((1 + tracked) * _SIZE[0], _SIZE[1])
     axes = figure.subplots(1, 1 + tracked, squeeze=False)[0]
     series = {
         name: np.array(_series(rows, f"eval/client_accuracy_{name}"))
@@ -193,7 +189,7 @@ def plot_personalization_by_client(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
     """Plots each client's personalized accuracy against its initial accuracy."""
-    figure = _figure(5.2, 5.2)
+    figure = Figure(5.2, 5.2)
     axis = figure.subplots()
     initial = np.array([result.accuracy[0] for result in results])
     final = np.array([result.accuracy[-1] for result in results])
@@ -224,7 +220,7 @@ def plot_personalization_by_epoch(
     """Plots accuracy by personalization epoch: of each client, or mean and spread."""
     accuracy = np.array([result.accuracy for result in results])
     epochs = np.arange(accuracy.shape[1])
-    figure = _figure(*_SIZE)
+    figure = Figure(*_SIZE)
     axis = figure.subplots()
     if len(results) < _MAX_CLIENTS_NAMED:
         for name, values in zip(_names(results), accuracy, strict=True):
@@ -260,7 +256,7 @@ def plot_accuracy_distribution(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
     """Plots the clients' accuracy, before and after: of each, or as a histogram."""
-    figure = _figure(*_SIZE)
+    figure = Figure(*_SIZE)
     axis = figure.subplots()
     kinds = [("initial", _INITIAL, [result.accuracy[0] for result in results])]
     if len(results[0].accuracy) > 1:
@@ -319,11 +315,10 @@ def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
     counts = label_counts(task)
     num_clients, num_classes = counts.shape
     # Not constrained: the dots' size follows from that of the axes.
-    figure = matplotlib.figure.Figure(
-        figsize=(
-            np.clip(0.1 * num_clients, *_PARTITION_SIDES),
-            np.clip(0.1 * num_classes, *_PARTITION_SIDES),
-        )
+    figure = Figure(
+        np.clip(0.1 * num_clients, *_PARTITION_SIDES),
+        np.clip(0.1 * num_classes, *_PARTITION_SIDES),
+        layout=None,
     )
     axis = figure.subplots()
     axis.set_xlim(-0.8, num_clients - 0.2)

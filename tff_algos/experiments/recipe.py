@@ -7,7 +7,7 @@ flags and the task.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -87,8 +87,9 @@ class Recipe:
       defaults: Its defaults, where they differ from those declared. None makes a
         hyperparameter optional.
       unset: What holds where a hyperparameter is not set, for help.
-      settings: The paper's hyperparameters by task name (`EVERY_TASK` for all), where
-        they differ from the defaults and the task's own.
+      settings: Hyperparameters and options of the task by task name (`EVERY_TASK` for
+        all), where they differ from the defaults and the task's own: those of the paper,
+        or those that teach in minutes.
       batches: From the settings to a client's batches in a round.
       needs_full_pass: From the settings to whether the algorithm needs one pass over a
         client's examples besides the round's batches, of a builder that can use it.
@@ -189,6 +190,14 @@ class Recipe:
             of(each, settings)  # Checks fields against each other.
         self.check(settings)
         return settings
+
+    def task_defaults(self, task_name: str, options: Collection[str]) -> Settings:
+        """Returns its defaults for a task's own options, of those named."""
+        of_pair = {
+            **self.settings.get(EVERY_TASK, {}),
+            **self.settings.get(task_name, {}),
+        }
+        return {name: value for name, value in of_pair.items() if name in options}
 
     def stages(self, task: Task, settings: Settings) -> tuple[Stage, ...]:
         """Returns the stages of a run."""

@@ -95,7 +95,9 @@ def _people_rows(people: Mapping[str, Any]) -> list[tuple[str, str]]:
             _percent(people[f"{kind}_accuracy_{end}_decile"])
             for end in ("worst", "best")
         )
-        rows.append(("  worst and best tenth of clients", f"{worst}, {best}"))
+        # A tenth of few clients is one of them.
+        which = "client" if people["num_clients"] < 10 else "tenth of clients"
+        rows.append((f"  worst and best {which}", f"{worst}, {best}"))
     return rows
 
 

@@ -25,6 +25,7 @@ from tff_algos.experiments import (
     plots,
     results,
     results_folder,
+    tensorboard_files,
 )
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import (
@@ -341,6 +342,10 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
         evaluations = PeriodicEvaluation(spec)
         training = _Training(spec, stop, evaluations)
         started.append(training)
+        if not training.rounds_done:
+            tensorboard_files.write_settings(
+                spec.output_dir, spec.hyperparameters, spec.config.get("command")
+            )
         with contextlib.closing(training):
             training.run()
         with results_folder.naming_errors(spec.output_dir):
@@ -403,6 +408,9 @@ def _write_results(
     results.write_clients(directory / "per_client.csv", clients)
     model_files.write_final(directory, spec.task.model, training.weights)
     plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
+    tensorboard_files.write_plots(
+        directory, sorted((directory / "plots").glob("*.png")), training.rounds_done
+    )
     files.write_json(directory / "summary.json", summary)
     return RunResult(
         spec=spec,

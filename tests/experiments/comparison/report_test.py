@@ -35,6 +35,16 @@ def test_cells_are_means_and_deviations_and_say_what_failed(tmp_path):
     ]
 
 
+def test_published_numbers_are_beside_ours(tmp_path):
+    outcomes = {
+        Row(label="gradma", published="77.97 +- 1.28 %"): [None],
+        Row(label="fedavg"): [None],
+    }
+    header, lines = report.cells(COLUMNS[:1], outcomes)
+    assert header == ["", "held-out accuracy, %", "published"]
+    assert [line[-1] for line in lines] == ["77.97 +- 1.28 %", ""]
+
+
 def test_notes_say_what_was_left_out(tmp_path):
     assert report.notes(_outcomes(tmp_path)) == [
         "Mean (standard deviation) over seeds.",

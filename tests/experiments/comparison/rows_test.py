@@ -87,6 +87,12 @@ def test_values_with_commas_are_quoted_in_a_grid():
     ]
 
 
+def test_flag_files_say_what_was_published(presets):
+    rows = make_rows([f"{presets}/*.flags", "scaffold"], [TASK], [], WHAT)
+    assert {row.published for row in rows} == {"A paper.", None}
+    assert rows[-1].published is None
+
+
 def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
     folders = [tmp_path / name for name in ("one", "two", "other")]
     for seed, folder in enumerate(folders):
@@ -95,7 +101,7 @@ def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
     (folders[2] / "config.json").write_text(json.dumps(config))
     rows = make_rows([*map(str, folders)], [], [], WHAT)
     assert rows == [
-        Row(label="fedavg (one)", folders=tuple(folders[:2])),
+        Row(label="fedavg (2 runs)", folders=tuple(folders[:2])),
         Row(label="uga (other)", folders=(folders[2],)),
     ]
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import Outcomes
+from tff_algos.experiments.figures import Figure
 from tff_algos.experiments.metrics_log import ROUND
 
 # By label: rounds [r] and accuracies [seeds, r].
@@ -48,7 +49,7 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
     legend lists them in the order of their final values.
     """
-    figure = matplotlib.figure.Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(7.2, 4.2)
     axis = figure.subplots()
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
     dashes = itertools.cycle(["-", "--", "-.", ":"])
@@ -108,9 +109,7 @@ def plot_clients(
     """Plots the distribution of clients' accuracies, a box for each row and kind."""
     kinds = list(dict.fromkeys(kind for kinds in by_label.values() for kind in kinds))
     colors = dict(zip(kinds, ("tab:blue", "tab:orange"), strict=False))
-    figure = matplotlib.figure.Figure(
-        figsize=(7.2, 1.4 + 0.4 * len(by_label) * len(kinds)), layout="constrained"
-    )
+    figure = Figure(7.2, 1.4 + 0.4 * len(by_label) * len(kinds))
     axis = figure.subplots()
     height = 0.8 / len(kinds)
     for number, kind in enumerate(kinds):

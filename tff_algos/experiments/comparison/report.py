@@ -30,8 +30,12 @@ img { max-width: 100%; }
 def cells(
     columns: Sequence[Column], outcomes: Outcomes
 ) -> tuple[list[str], list[list[str]]]:
-    """Returns the table's header and a line for each row."""
+    """Returns the table's header and a line for each row.
+
+    The last column is what flag files say was published, if any does.
+    """
     lines = []
+    published = any(row.published for row in outcomes)
     for row, results in outcomes.items():
         left = [each for each in results if each is not None]
         failed = len(results) - len(left)
@@ -44,8 +48,9 @@ def cells(
             else "failed"
             for column in columns
         ]
-        lines.append([label, *values])
-    return ["", *(column.header for column in columns)], lines
+        lines.append([label, *values, *([row.published or ""] * published)])
+    header = ["", *(column.header for column in columns), *(["published"] * published)]
+    return header, lines
 
 
 def notes(outcomes: Outcomes) -> list[str]:

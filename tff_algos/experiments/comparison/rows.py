@@ -1,5 +1,6 @@
 """The rows of a comparison: what is run, each with settings that it has."""
 
+import collections
 import csv
 import glob
 import itertools
@@ -33,12 +34,15 @@ class Row:
       arguments: Its flags, but for the seed and the folder; () for existing runs.
       left_out: Settings of all rows that this one does not have.
       folders: The folders of existing runs, one per seed; () for a row to be run.
+      published: What the first line of its flag file says, for presets the published
+        number; None if it has no comment there.
     """
 
     label: str
     arguments: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     folders: tuple[pathlib.Path, ...] = ()
+    published: str | None = None
 
 
 def make_rows(
@@ -188,8 +192,18 @@ def _row(
         label=" ".join([name, *shown]),
         arguments=tuple(serialized(values, set(present) - left_out)),
         left_out=tuple(sorted(left_out)),
+        published=_published(preset),
     )
     return row, set(settings)
+
+
+def _published(preset: Sequence[str]) -> str | None:
+    """Returns the comment in the first line of a flag file."""
+    name, _, path = preset[0].partition("=")
+    if name != "--flagfile":
+        return None
+    first, *_ = pathlib.Path(path).read_text().splitlines()
+    return first.removeprefix("#").strip() if first.startswith("#") else None
 
 
 def _check_used(
@@ -214,7 +228,7 @@ def _check_used(
 def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
     """Returns the rows of existing runs; those that differ in the seed are one row."""
     by_settings: dict[str, list[pathlib.Path]] = {}
-    names: dict[str, str] = {}
+    algorithms: dict[str, str] = {}
     for folder in folders:
         if not (folder / "summary.json").is_file():
             raise ComparisonError(
@@ -223,11 +237,15 @@ def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
         settings = _settings(folder)
         key = json.dumps({k: v for k, v in settings.items() if k != "seed"})
         by_settings.setdefault(key, []).append(folder)
-        names.setdefault(key, f"{settings.get('algo', '')} ({folder.name})")
-    return [
-        Row(label=names[key], folders=tuple(paths))
-        for key, paths in by_settings.items()
-    ]
+        algorithms[key] = settings.get("algo", "")
+    once = collections.Counter(algorithms.values())
+    rows = []
+    for key, paths in by_settings.items():
+        name, algorithm = paths[0].name, algorithms[key]
+        if len(paths) > 1 and once[algorithm] == 1:
+            name = f"{len(paths)} runs"
+        rows.append(Row(label=f"{algorithm} ({name})", folders=tuple(paths)))
+    return rows
 
 
 def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
