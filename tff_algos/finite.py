@@ -7,9 +7,9 @@ import tensorflow as tf
 
 def all_finite(tensors: Any) -> tf.Tensor:
     """Returns whether no tensor of a structure has NaN or infinity, bool []."""
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(tensors)]
-    )
+    floats = [t for t in tf.nest.flatten(tensors) if t.dtype.is_floating]
+    finite = [tf.reduce_all(tf.math.is_finite(t)) for t in floats]
+    return tf.reduce_all([tf.constant(True), *finite])
 
 
 def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:

@@ -84,7 +84,10 @@ def norm_layer(norm: Norm, channels: int) -> Block:
     match norm:
         case "batch":
             return Block(
-                apply=_batch_norm, trainable=(ones, zeros), non_trainable=(zeros, ones)
+                apply=_batch_norm,
+                trainable=(ones, zeros),
+                non_trainable=(zeros, ones),
+                batch_norm=(True, True),
             )
         case "group":
             function = functools.partial(
@@ -113,4 +116,5 @@ def residual(body: Block, shortcut: Callable[[tf.Tensor], tf.Tensor]) -> Block:
         trainable=body.trainable,
         non_trainable=body.non_trainable,
         has_dropout=body.has_dropout,
+        batch_norm=body.batch_norm,
     )

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from tasks.models.normalized import build_tiny_nn
 from tests.testing.one_client import MODEL, START, vector, weights_at
-from tff_algos.client_works import local_training, remembered_weights
-from tff_algos.models import local_model
+from tff_algos.client_works import remembered_weights
+from tff_algos.models import WeightMask, local_model
 
 
 def test_a_row_is_a_flag_and_tensors_like_the_trainable_weights():
@@ -24,9 +24,7 @@ def test_in_the_first_round_a_client_reads_the_servers_weights():
 
 def test_later_it_reads_the_weights_that_it_ended_with():
     own = weights_at(START + 1)
-    zero = tf.constant(0, tf.int64)
-    final = local_training.TrainingState(own, (), (), zero, zero, ())
-    row = remembered_weights.row(local_training.LocalUpdate((), (), final))
+    row = remembered_weights.row(own)
     found = remembered_weights.read(row, weights_at()).trainable
     np.testing.assert_array_equal(vector(found), START + 1)
 
@@ -42,14 +40,30 @@ def test_moving_statistics_are_remembered_too():
     own = local_model.Weights(
         _constants(w + 1 for w in trainable), _constants(w + 2 for w in statistics)
     )
-    zero = tf.constant(0, tf.int64)
-    final = local_training.TrainingState(own, (), (), zero, zero, ())
-    row = remembered_weights.row(local_training.LocalUpdate((), (), final))
+    row = remembered_weights.row(own)
     found = remembered_weights.read(row, server)
     np.testing.assert_array_equal(found.non_trainable[0], statistics[0] + 2)
     unseen = row | {"seen": tf.constant(False)}
     found = remembered_weights.read(unseen, server)
     np.testing.assert_array_equal(found.non_trainable[0], statistics[0])
+
+
+def test_a_part_is_read_in_its_places_and_the_servers_weights_in_the_others():
+    part = WeightMask((False, True), ())
+    assert list(remembered_weights.specs(MODEL, part)) == ["seen", "weights"]
+    row = remembered_weights.row(weights_at(START + 1), part)
+    (bias,) = row["weights"]
+    assert bias == START[-1] + 1
+    found = remembered_weights.read(row, weights_at(), part).trainable
+    np.testing.assert_array_equal(vector(found), [*START[:-1], START[-1] + 1])
+
+
+def test_a_row_of_nothing_is_the_flag_alone():
+    nothing = WeightMask((False, False), ())
+    assert list(remembered_weights.specs(MODEL, nothing)) == ["seen"]
+    row = remembered_weights.row(weights_at(START + 1), nothing)
+    found = remembered_weights.read(row, weights_at(), nothing).trainable
+    np.testing.assert_array_equal(vector(found), START)
 
 
 def _constants(arrays):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import tiny_task
-from tff_algos import experiments
+from tff_algos import ClientMemory, experiments
+from tff_algos.experiments import cohorts, report
 from tff_algos.experiments.periodic_evaluation import is_due
 
 TASK = tiny_task.make()
@@ -94,3 +95,70 @@ def test_a_run_can_start_from_the_model_of_another(result, tmp_path):
     for ours, theirs in zip(other.clients, result.clients, strict=False):
         assert ours.accuracy[0] == theirs.accuracy[0]
         assert ours.loss[0] == theirs.loss[0]
+
+
+@pytest.fixture(scope="module")
+def own_result(tmp_path_factory):
+    return experiments.run(
+        "ditto",
+        TASK,
+        output_dir=tmp_path_factory.mktemp("ditto"),
+        total_rounds=2,
+        client_learning_rate=0.5,
+        **SETTINGS,
+    )
+
+
+def _accuracy(weights, client_id):
+    kernel, bias = weights.trainable
+    x, y = TASK.examples(client_id, "test")
+    return np.mean(np.argmax(x @ kernel + bias, axis=1) == y)
+
+
+def test_where_clients_keep_models_those_that_took_part_are_evaluated(own_result):
+    spec = own_result.spec
+    took_part = set()
+    for number in (1, 2):
+        took_part.update(cohorts.cohort_ids(spec.stages[0], TASK, 0, number))
+    seen = {client.client_id for client in own_result.clients if client.seen}
+    assert seen == took_part and 3 <= len(seen) < len(TASK.train_client_ids)
+
+
+def test_own_accuracies_are_those_of_the_models_that_clients_keep(own_result):
+    (stage,) = own_result.spec.stages
+    memory = ClientMemory.of_process(stage.process, len(TASK.train_client_ids))
+    state = stage.process.initialize()
+    for number in (1, 2):
+        ids = cohorts.cohort_ids(stage, TASK, 0, number)
+        data = cohorts.cohort_datasets(stage, TASK, 0, number)
+        positions = [cohorts.positions(TASK)[client_id] for client_id in ids]
+        output = stage.process.next(state, cohorts.with_memory(data, positions, memory))
+        memory.update(output.metrics["client_work"]["memory"])
+        state = output.state
+    server = stage.process.get_model_weights(state)
+    differ = 0
+    for client in own_result.clients:
+        own = server
+        if client.seen:
+            row = memory.row(cohorts.positions(TASK)[client.client_id])
+            own = stage.process.get_personal_weights(server, row)
+        assert client.own_accuracy == pytest.approx(_accuracy(own, client.client_id))
+        differ += client.own_accuracy != client.accuracy[0]
+    assert differ
+
+
+def test_own_models_are_in_the_summary_the_table_and_the_files(own_result):
+    seen = own_result.summary["personalization_seen"]
+    own = [c.own_accuracy for c in own_result.clients if c.seen]
+    assert seen["own_accuracy"] == pytest.approx(np.mean(own))
+    table = report.results_table("Ditto", own_result.summary)
+    assert "accuracy of own models, mean (std) over clients" in table
+    with open(own_result.spec.output_dir / "per_client.csv", newline="") as file:
+        rows = {row["client_id"]: row for row in csv.DictReader(file)}
+    for client in own_result.clients:
+        assert float(rows[client.client_id]["own_accuracy"]) == client.own_accuracy
+
+
+def test_where_clients_keep_none_there_are_none(result):
+    assert all(client.own_accuracy is None for client in result.clients)
+    assert "own_accuracy" not in result.summary["personalization"]

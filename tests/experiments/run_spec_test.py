@@ -14,7 +14,9 @@ from tff_algos.hyperparameters import HyperparameterError
 
 def make_spec(*rounds, clients_per_round=3, **options):
     stages = [
-        types.SimpleNamespace(num_rounds=n, clients_per_round=clients_per_round)
+        types.SimpleNamespace(
+            num_rounds=n, clients_per_round=clients_per_round, keeps_models=False
+        )
         for n in rounds
     ]
     return run_spec.RunSpec(

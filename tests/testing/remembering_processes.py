@@ -43,16 +43,21 @@ def _linear_model_with_statistics():
     )
 
 
-def _build_scaffold(model, client_optimizer, **kwargs):
-    del client_optimizer  # It has a rate of its own.
-    return tff_algos.build_scaffold(model, client_learning_rate=0.1, **kwargs)
+def _build_of_rate(build):
+    """Returns a builder whose local steps have a rate instead of an optimizer."""
+
+    def build_of_optimizer(model, client_optimizer, **kwargs):
+        del client_optimizer
+        return build(model, client_learning_rate=0.1, **kwargs)
+
+    return build_of_optimizer
 
 
 _EVERYBODY = {"num_clients": NUM_CLIENTS}
 _BUILDERS = {
     "fedavg": (tff_algos.build_fed_avg, {}),
     "fedavgm": (tff_algos.build_fed_avg_m, {}),
-    "scaffold": (_build_scaffold, _EVERYBODY),
+    "scaffold": (_build_of_rate(tff_algos.build_scaffold), _EVERYBODY),
     "feddyn": (tff_algos.build_fed_dyn, _EVERYBODY | {"dynamic_regularization": 0.5}),
     "mifa": (tff_algos.build_mifa, _EVERYBODY),
     "mifam": (tff_algos.build_mifa_m, _EVERYBODY),
@@ -63,6 +68,17 @@ _BUILDERS = {
     "moonm": (tff_algos.build_moon_m, {"contrastive_strength": 2.0}),
     "fedmlb": (tff_algos.build_fed_mlb, {}),
     "fedmlbm": (tff_algos.build_fed_mlb_m, {}),
+    "ditto": (tff_algos.build_ditto, {"personal_strength": 0.5}),
+    "pfedme": (
+        _build_of_rate(tff_algos.build_pfedme),
+        {"personal_strength": 2.0, "personal_steps": 3, "personal_learning_rate": 0.2},
+    ),
+    "apfl": (_build_of_rate(tff_algos.build_apfl), {"mixing": 0.3}),
+    "fedper": (tff_algos.build_fed_per, {}),
+    "fedrep": (tff_algos.build_fed_rep, {}),
+    "lg_fedavg": (tff_algos.build_lg_fed_avg, {}),
+    "fedbn": (tff_algos.build_fed_bn, {}),
+    "local": (tff_algos.build_local, {}),
 }
 # All but FedAvg, with momentum or without.
 ALGORITHMS = (
@@ -79,7 +95,8 @@ ALGORITHMS = (
 
 def model_of(name: str) -> str:
     """Returns the model that an algorithm is tested on: "linear" or "blocks"."""
-    return "blocks" if name.startswith(("moon", "fedmlb")) else "linear"
+    of_blocks = ("moon", "fedmlb", "fedper", "fedrep", "lg_fedavg", "fedbn")
+    return "blocks" if name.startswith(of_blocks) else "linear"
 
 
 @functools.cache

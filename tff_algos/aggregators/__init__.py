@@ -11,18 +11,28 @@ from tff_algos.aggregators.mean_statistics import StatisticsFactory
 from tff_algos.aggregators.min_norm_factory import MinNormFactory
 from tff_algos.aggregators.normalized_mean import NormalizedMeanFactory
 from tff_algos.aggregators.q_fair import QFairFactory
+from tff_algos.aggregators.robust import (
+    GeometricMedianFactory,
+    KrumFactory,
+    MedianFactory,
+    TrimmedMeanFactory,
+)
 from tff_algos.aggregators.total_weight import TotalWeightFactory
 
 __all__ = [
     "ExcludeNonFiniteFactory",
     "GatherFactory",
+    "GeometricMedianFactory",
+    "KrumFactory",
     "LatestUpdatesFactory",
     "LatestUpdatesState",
     "MeanAndRowsFactory",
+    "MedianFactory",
     "MinNormFactory",
     "NormalizedMeanFactory",
     "QFairFactory",
     "StatisticsFactory",
     "TotalWeightFactory",
+    "TrimmedMeanFactory",
     "build_gather_computation",
 ]

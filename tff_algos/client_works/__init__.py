@@ -10,6 +10,8 @@ from tff_algos.client_works.afl_training import (
     AgnosticState,
     build_agnostic_training_client_work,
 )
+from tff_algos.client_works.apfl_training import build_mixture_client_work
+from tff_algos.client_works.ditto_training import build_ditto_client_work
 from tff_algos.client_works.fed_dyn_training import (
     build_dynamic_regularization_client_work,
 )
@@ -34,6 +36,11 @@ from tff_algos.client_works.meta_gradient import (
 )
 from tff_algos.client_works.mime_lite_training import build_mime_lite_client_work
 from tff_algos.client_works.moon_training import build_contrastive_training_client_work
+from tff_algos.client_works.partly_personal_training import (
+    Phase,
+    build_partly_personal_client_work,
+)
+from tff_algos.client_works.pfedme_training import build_moreau_envelope_client_work
 from tff_algos.client_works.pooled_training import build_pooled_training_client_work
 from tff_algos.client_works.q_fed_avg_training import (
     build_loss_weighted_training_client_work,
@@ -49,11 +56,13 @@ from tff_algos.client_works.scaffold_training import build_scaffold_client_work
 __all__ = [
     "AgnosticState",
     "BranchLosses",
+    "Phase",
     "RememberingState",
     "StepCorrection",
     "StepGradients",
     "build_agnostic_training_client_work",
     "build_contrastive_training_client_work",
+    "build_ditto_client_work",
     "build_dynamic_regularization_client_work",
     "build_full_gradient_client_work",
     "build_gradma_training_client_work",
@@ -62,7 +71,10 @@ __all__ = [
     "build_loss_weighted_training_client_work",
     "build_meta_gradient_client_work",
     "build_mime_lite_client_work",
+    "build_mixture_client_work",
+    "build_moreau_envelope_client_work",
     "build_multi_level_training_client_work",
+    "build_partly_personal_client_work",
     "build_pooled_training_client_work",
     "build_remembering_process",
     "build_round_process",

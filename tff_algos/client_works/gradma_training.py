@@ -260,7 +260,7 @@ def build_gradma_training_client_work(
         update, report = train(
             view, given.round_num, given.server_weights, given.dataset, previous
         )
-        return RememberingReport(report, remembered_weights.row(update))
+        return RememberingReport(report, remembered_weights.row(update.final.weights))
 
     return build_remembering_process(
         model,

@@ -227,12 +227,27 @@ class LocalUpdateFn(Protocol):
         """Returns the client's update in round `round_num` (int32 [])."""
 
 
-def build_local_update(
+class TrainFn(Protocol):
+    """Trains from any weights."""
+
+    def __call__(
+        self,
+        model: LocalModel,
+        round_num: tf.Tensor,
+        initial: Weights,
+        dataset: tf.data.Dataset,
+        step_gradients: StepGradients = plain_gradients,
+        carry: object = (),
+    ) -> TrainingState:
+        """Returns the state after one step per batch in round `round_num` (int32 [])."""
+
+
+def build_train(
     optimizer: tff.learning.optimizers.Optimizer,
     *,
     client_learning_rate_decay: float = 1.0,
-) -> LocalUpdateFn:
-    """Builds the function that trains a client from the server's weights.
+) -> TrainFn:
+    """Builds the function that trains a client from given weights.
 
     Args:
       optimizer: The client optimizer; reinitialized on every call.
@@ -248,6 +263,40 @@ def build_local_update(
             f"a number {_DECAYS}",
         )
 
+    def train_from(
+        model, round_num, initial, dataset, step_gradients=plain_gradients, carry=()
+    ):
+        optimizer_state = decay_learning_rate(
+            optimizer,
+            initialize_optimizer(optimizer, initial.trainable),
+            client_learning_rate_decay,
+            round_num,
+        )
+        return train(
+            model, optimizer, initial, optimizer_state, dataset, step_gradients, carry
+        )
+
+    return train_from
+
+
+def build_local_update(
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    client_learning_rate_decay: float = 1.0,
+) -> LocalUpdateFn:
+    """Builds the function that trains a client from the server's weights.
+
+    Args:
+      optimizer: The client optimizer; reinitialized on every call.
+      client_learning_rate_decay: As in `build_local_training_client_work`.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
+    """
+    train_from = build_train(
+        optimizer, client_learning_rate_decay=client_learning_rate_decay
+    )
+
     def local_update(
         model,
         round_num,
@@ -257,15 +306,7 @@ def build_local_update(
         carry=(),
     ):
         initial = local_model.flatten(server_weights)
-        optimizer_state = decay_learning_rate(
-            optimizer,
-            initialize_optimizer(optimizer, initial.trainable),
-            client_learning_rate_decay,
-            round_num,
-        )
-        final = train(
-            model, optimizer, initial, optimizer_state, dataset, step_gradients, carry
-        )
+        final = train_from(model, round_num, initial, dataset, step_gradients, carry)
         delta = tf.nest.map_structure(
             tf.subtract, initial.trainable, final.weights.trainable
         )

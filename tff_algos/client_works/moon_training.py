@@ -140,7 +140,7 @@ def build_contrastive_training_client_work(
             ),
         )
         report = update.report(view, given.server_weights, client_weighting)
-        return RememberingReport(report, remembered_weights.row(update))
+        return RememberingReport(report, remembered_weights.row(update.final.weights))
 
     return build_remembering_process(
         model,

@@ -1,43 +1,74 @@
-"""The row of a client that remembers its final weights of its last round."""
+"""The row of a client that remembers weights of its last round: all, or a part."""
 
 import collections
+import itertools
 from typing import Any
 
 import tensorflow as tf
 
-from tff_algos.client_works.local_training import LocalUpdate
 from tff_algos.models import local_model
-from tff_algos.models.local_model import ModelOrFn, Weights
+from tff_algos.models.block_model import WeightMask
+from tff_algos.models.local_model import ModelOrFn, Tensors, Weights
 
 
-def specs(model: ModelOrFn) -> Any:
+def specs(model: ModelOrFn, part: WeightMask | None = None) -> Any:
     """Returns the specs of a row: whether the client has weights, and the weights.
 
-    `statistics` are the moving statistics of models that have them.
+    `weights` are the trainable weights, `statistics` the non-trainable ones; a row
+    without one of them lacks its name.
+
+    Args:
+      model: The model.
+      part: The weights that the client remembers; None for all.
     """
-    found = collections.OrderedDict(
-        seen=tf.TensorSpec([], tf.bool), weights=local_model.trainable_specs(model)
-    )
+    trainable = _chosen(local_model.trainable_specs(model), part and part.trainable)
     statistics = local_model.non_trainable_specs(model)
-    return _with_statistics(found, statistics)
+    statistics = _chosen(statistics, part and part.non_trainable)
+    return _row(tf.TensorSpec([], tf.bool), trainable, statistics)
 
 
-def _with_statistics(row: Any, statistics: Any) -> Any:
-    if statistics:
-        row["statistics"] = statistics
-    return row
+def row(own: Weights, part: WeightMask | None = None) -> Any:
+    """Returns the row of a client that ended its round with the weights `own`."""
+    return _row(
+        tf.constant(True),
+        _chosen(own.trainable, part and part.trainable),
+        _chosen(own.non_trainable, part and part.non_trainable),
+    )
 
 
-def row(update: LocalUpdate) -> Any:
-    """Returns the row of a client that has trained."""
-    own = update.final.weights
-    found = collections.OrderedDict(seen=tf.constant(True), weights=own.trainable)
-    return _with_statistics(found, own.non_trainable)
+def read(row: Any, server: Weights, part: WeightMask | None = None) -> Weights:
+    """Returns the row's weights, and `server`'s where the row has none.
 
-
-def read(row: Any, server: Weights) -> Weights:
-    """Returns the row's weights, or `server` in the client's first round."""
-    own = Weights(row["weights"], row.get("statistics", ()))
+    A client in its first round gets all of the server's weights.
+    """
+    everything = Weights(
+        _filled(row, "weights", server.trainable, part and part.trainable),
+        _filled(row, "statistics", server.non_trainable, part and part.non_trainable),
+    )
     return tf.nest.map_structure(
-        lambda own, first: tf.where(row["seen"], own, first), own, server
+        lambda own, first: tf.where(row["seen"], own, first), everything, server
+    )
+
+
+def _row(seen: Any, weights: tuple, statistics: tuple) -> Any:
+    found = collections.OrderedDict(seen=seen)
+    if weights:
+        found["weights"] = weights
+    if statistics:
+        found["statistics"] = statistics
+    return found
+
+
+def _chosen(values: tuple, mask: tuple[bool, ...] | None) -> tuple:
+    return values if mask is None else tuple(itertools.compress(values, mask))
+
+
+def _filled(
+    row: Any, name: str, server: Tensors, mask: tuple[bool, ...] | None
+) -> Tensors:
+    """Returns the row's values in their places, and the server's in the others."""
+    own = iter(row.get(name, ()))
+    mask = (True,) * len(server) if mask is None else mask
+    return tuple(
+        next(own) if kept else first for kept, first in zip(mask, server, strict=True)
     )

@@ -467,6 +467,64 @@ RECIPES = (
         defaults=_HEAVY_BALL,
         settings=_MIFA,
     ),
+    Recipe(
+        name="ditto",
+        title="Ditto",
+        summary="FedAvg, and a model of each client's own near the shared one",
+        paper="Li et al., 2021, arXiv 2012.04221",
+        build=tff_algos.build_ditto,
+    ),
+    Recipe(
+        name="pfedme",
+        title="pFedMe",
+        summary="models of clients' own, whose Moreau envelope the shared one minimizes",
+        paper="Dinh et al., 2020, arXiv 2006.08848",
+        build=tff_algos.build_pfedme,
+        # Steps of eta * lambda = 0.75 toward the client's own model, whatever the task.
+        settings={EVERY_TASK: {"client_learning_rate": 0.05}},
+    ),
+    Recipe(
+        name="apfl",
+        title="APFL",
+        summary="mixtures of the shared model and one of each client's own",
+        paper="Deng et al., 2020, arXiv 2003.13461",
+        build=tff_algos.build_apfl,
+    ),
+    Recipe(
+        name="fedper",
+        title="FedPer",
+        summary="FedAvg whose clients keep the last blocks to themselves",
+        paper="Arivazhagan et al., 2019, arXiv 1912.00818",
+        build=tff_algos.build_fed_per,
+    ),
+    Recipe(
+        name="fedrep",
+        title="FedRep",
+        summary="a shared body, and heads of clients' own, trained before it",
+        paper="Collins et al., 2021, arXiv 2102.07078",
+        build=tff_algos.build_fed_rep,
+    ),
+    Recipe(
+        name="lg_fedavg",
+        title="LG-FedAvg",
+        summary="FedAvg whose clients keep the first blocks to themselves",
+        paper="Liang et al., 2020, arXiv 2001.01523",
+        build=tff_algos.build_lg_fed_avg,
+    ),
+    Recipe(
+        name="fedbn",
+        title="FedBN",
+        summary="FedAvg whose clients keep batch normalization to themselves",
+        paper="Li et al., 2021, arXiv 2102.07623",
+        build=tff_algos.build_fed_bn,
+    ),
+    Recipe(
+        name="local",
+        title="Local training",
+        summary="every client trains alone; the lower anchor of personalization",
+        paper="the lower anchor of the papers above",
+        build=tff_algos.build_local,
+    ),
 )
 
 ALGORITHMS: Mapping[str, Recipe] = {recipe.name: recipe for recipe in RECIPES}

@@ -190,6 +190,9 @@ class ClientResult:
       num_test_examples: The number of test examples; 0 excludes the client from means.
       accuracy: [P + 1], after epochs 0 (the initial model), 1, ..., P.
       loss: [P + 1], after the same epochs.
+      own_accuracy: Of the model that the client keeps between rounds, without
+        fine-tuning; None if clients keep no models.
+      own_loss: Of the same model.
     """
 
     client_id: str
@@ -198,6 +201,37 @@ class ClientResult:
     num_test_examples: int
     accuracy: tuple[float, ...]
     loss: tuple[float, ...]
+    own_accuracy: float | None = None
+    own_loss: float | None = None
+
+
+def build_own_models_fn(
+    task: Task, own_weights: Callable[[Any, str], Any]
+) -> Callable[[Any, Sequence[ClientResult]], list[ClientResult]]:
+    """Builds the test of the models that clients keep.
+
+    Args:
+      task: The clients and the model.
+      own_weights: From the server's weights and a client's id to the weights that the
+        client predicts with.
+
+    Returns:
+      A function of the server's weights and results, which returns the results with
+      `own_accuracy` and `own_loss`.
+    """
+    evaluate_clients = build_client_evaluation(task.model)
+
+    def with_own(weights, result: ClientResult) -> ClientResult:
+        own = own_weights(weights, result.client_id)
+        datasets = _client_datasets(task, [result.client_id], "test")
+        metrics = evaluate_clients(own, datasets)["by_client"]
+        return attrs.evolve(
+            result,
+            own_accuracy=float(metrics["accuracy"][0]),
+            own_loss=float(metrics["loss"][0]),
+        )
+
+    return lambda weights, results: [with_own(weights, result) for result in results]
 
 
 PersonalizeFn = Callable[
@@ -298,11 +332,13 @@ def personalization_summary(results: Sequence[ClientResult]) -> dict[str, Any]:
     if not tested:
         return {"num_clients": 0, "num_clients_without_test": len(results)}
     accuracy = np.array([result.accuracy for result in tested])
+    own = [r.own_accuracy for r in tested if r.own_accuracy is not None]
     return {
         "num_clients": len(tested),
         "num_clients_without_test": len(results) - len(tested),
         **_named("initial_accuracy", accuracy[:, 0]),
         **_named("personalized_accuracy", accuracy[:, -1]),
+        **(_named("own_accuracy", np.array(own)) if own else {}),
         "accuracy_by_epoch": accuracy.mean(axis=0),
         "accuracy_std_by_epoch": accuracy.std(axis=0),
     }

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
@@ -24,7 +24,18 @@ def is_due(round_num: int, every: int, total_rounds: int) -> bool:
 class PeriodicEvaluation:
     """The evaluations and personalizations of one run."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        own_weights: Callable[[_Weights, str], _Weights] | None = None,
+    ) -> None:
+        """Initializes without evaluating.
+
+        Args:
+          spec: The run.
+          own_weights: From the server's weights and a client's id to the weights that
+            the client predicts with; None if clients keep no models.
+        """
         self._spec = spec
         # The suffix of metric names, by group of clients.
         self._groups = {"": spec.eval_client_ids()}
@@ -37,6 +48,9 @@ class PeriodicEvaluation:
                 for name, ids in self._groups.items()
             }
         self._latest: tuple[int, list[ClientResult]] | None = None
+        self._add_own = None
+        if own_weights is not None:
+            self._add_own = evaluation.build_own_models_fn(spec.task, own_weights)
 
     @functools.cached_property
     def _personalize(self) -> evaluation.PersonalizeFn:
@@ -59,7 +73,8 @@ class PeriodicEvaluation:
         if is_due(round_num, every, spec.total_rounds):
             results = []
             for name, ids in self._groups.items():
-                own = list(itertools.chain(*self._personalize(weights, ids)))
+                groups = self._personalize(weights, ids)
+                own = self._with_own_models(weights, itertools.chain(*groups))
                 row |= _scalars(own, f"personalization{name}/")
                 results += own
             self._latest = round_num, results
@@ -75,11 +90,18 @@ class PeriodicEvaluation:
         clients: list[ClientResult] = []
         with Progress(len(ids), unit="client") as progress:
             for group in self._personalize(weights, ids):
-                clients += group
+                clients += self._with_own_models(weights, group)
                 progress.advance("personalization", {}, steps=len(group))
                 if is_stopped():
                     return None
         return clients
+
+    def _with_own_models(
+        self, weights: _Weights, results: Iterable[ClientResult]
+    ) -> list[ClientResult]:
+        if self._add_own is None:
+            return list(results)
+        return self._add_own(weights, list(results))
 
 
 def _scalars(results: Sequence[ClientResult], prefix: str) -> dict[str, float]:

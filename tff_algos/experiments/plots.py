@@ -17,7 +17,7 @@ from tff_algos.experiments.figures import Figure
 from tff_algos.experiments.metrics_log import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
-_INITIAL, _PERSONALIZED = "tab:blue", "tab:orange"
+_INITIAL, _PERSONALIZED, _OWN = "tab:blue", "tab:orange", "tab:green"
 _MAX_CLIENTS_SHOWN = 100
 # So many clients have names in plots; of more, distributions are shown.
 _MAX_CLIENTS_NAMED = 10
@@ -188,26 +188,42 @@ def plot_fairness(
 def plot_personalization_by_client(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Plots each client's personalized accuracy against its initial accuracy."""
+    """Plots each client's personalized accuracy against its initial accuracy.
+
+    Where clients keep models, the accuracy of their own is plotted as well.
+    """
     figure = Figure(5.2, 5.2)
     axis = figure.subplots()
     initial = np.array([result.accuracy[0] for result in results])
     final = np.array([result.accuracy[-1] for result in results])
     sizes = [10 + 60 * r.num_train_examples / _most(results) for r in results]
-    axis.scatter(initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED)
-    low = max(0.0, min(initial.min(), final.min()) - 0.05)
+    axis.scatter(
+        initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED, label="fine-tuned"
+    )
+    own = _own_accuracies(results)
+    if own:
+        axis.scatter(
+            initial, own, s=sizes, alpha=0.5, color=_OWN, label="the client's own model"
+        )
+        figure.legend(loc="outside lower center", ncols=2)
+    low = max(0.0, min([*initial, *final, *own]) - 0.05)
     axis.plot([low, 1], [low, 1], color="gray", linestyle="--", linewidth=1)
     if len(results) <= _MAX_CLIENTS_NAMED:
         for name, x, y in zip(_names(results), initial, final, strict=True):
             axis.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points")
     better = np.mean(final > initial)
     axis.set_xlabel("initial accuracy")
-    axis.set_ylabel("personalized accuracy")
+    axis.set_ylabel("the client's accuracy" if own else "personalized accuracy")
     axis.set_title(f"{title}\n{100 * better:.0f} % of clients gain (area: examples)")
     axis.set_aspect("equal")
     _show_per_cent(axis, "xy")
     axis.grid(alpha=0.3)
     _save(figure, path)
+
+
+def _own_accuracies(results: Sequence[ClientResult]) -> list[float]:
+    """Returns the accuracies of the models that clients keep; none if they do not."""
+    return [r.own_accuracy for r in results if r.own_accuracy is not None]
 
 
 def _most(results: Sequence[ClientResult]) -> int:
@@ -262,6 +278,8 @@ def plot_accuracy_distribution(
     if len(results[0].accuracy) > 1:
         final = [result.accuracy[-1] for result in results]
         kinds.append(("personalized", _PERSONALIZED, final))
+    if own := _own_accuracies(results):
+        kinds.append(("own model", _OWN, own))
     if len(results) <= _MAX_CLIENTS_NAMED:
         width = 0.8 / len(kinds)
         places = np.arange(len(results))
@@ -282,7 +300,7 @@ def plot_accuracy_distribution(
         axis.yaxis.get_major_locator().set_params(integer=True)
         _show_per_cent(axis, "x")
     axis.set_title(title)
-    figure.legend(loc="outside lower center", ncols=2)
+    figure.legend(loc="outside lower center", ncols=len(kinds))
     _save(figure, path)
 
 

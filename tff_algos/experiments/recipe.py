@@ -15,10 +15,11 @@ import tensorflow_federated as tff
 
 from tasks.task import Task
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import declarations
+from tff_algos.experiments import declarations, robust_aggregators
 from tff_algos.experiments.declarations import EVERY_TASK, Settings
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.settings import (
+    Aggregation,
     ClientOptimizer,
     Cohort,
     LocalSteps,
@@ -37,6 +38,7 @@ _RECORDS_BY_ARGUMENT: Mapping[str, type] = {
     "server_optimizer_fn": ServerOptimizer,
     "server_optimizer": ServerOptimizer,
     "client_weighting": Weighting,
+    "model_aggregator": Aggregation,
 }
 # Declared by builders, but the task's to say.
 _OF_TASK = ("num_clients",)
@@ -188,6 +190,10 @@ class Recipe:
         )
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
             of(each, settings)  # Checks fields against each other.
+        if "aggregator" in settings:
+            robust_aggregators.check(
+                settings["aggregator"], settings["clients_per_round"]
+            )
         self.check(settings)
         return settings
 
@@ -228,6 +234,7 @@ class Recipe:
             "client_optimizer_fn",
             "server_optimizer_fn",
             "server_optimizer",
+            "model_aggregator",
         ):
             record = _RECORDS_BY_ARGUMENT[argument]
             derived[argument] = lambda record=record: of(record, settings).build()

@@ -1,5 +1,6 @@
 """Printed output: the table of a finished run, and lists of algorithms and tasks."""
 
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -77,17 +78,28 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     return f"\n{title}\n{text_table(rows)}"
 
 
+_KINDS = types.MappingProxyType(
+    {
+        "initial": "initial accuracy",
+        "personalized": "personalized accuracy",
+        "own": "accuracy of own models",
+    }
+)
+
+
 def _people_rows(people: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows on the accuracies of one group of clients."""
     rows = []
     kinds = ["initial"]
     if len(people["accuracy_by_epoch"]) > 1:
         kinds.append("personalized")
+    if "own_accuracy" in people:
+        kinds.append("own")
     for kind in kinds:
         mean, std = people[f"{kind}_accuracy"], people[f"{kind}_accuracy_std"]
         rows.append(
             (
-                f"{kind} accuracy, mean (std) over clients",
+                f"{_KINDS[kind]}, mean (std) over clients",
                 f"{_percent(mean)} ({_percent(std)})",
             )
         )

@@ -120,7 +120,11 @@ class Rejections:
 
 
 def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
-    """Writes a row for each evaluated client and personalization epoch, atomically."""
+    """Writes a row for each evaluated client and personalization epoch, atomically.
+
+    If clients keep models, each row has the accuracy and loss of the client's own too.
+    """
+    keep_models = any(result.own_accuracy is not None for result in results)
     with files.replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(
@@ -132,6 +136,7 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
                 "epoch",
                 "accuracy",
                 "loss",
+                *(["own_accuracy", "own_loss"] if keep_models else []),
             ]
         )
         for result in results:
@@ -143,7 +148,8 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
             )
             curves = zip(result.accuracy, result.loss, strict=True)
             for epoch, (accuracy, loss) in enumerate(curves):
-                writer.writerow([*who, epoch, accuracy, loss])
+                own = (result.own_accuracy, result.own_loss) if keep_models else ()
+                writer.writerow([*who, epoch, accuracy, loss, *own])
 
 
 def summarize(

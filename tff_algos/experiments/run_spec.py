@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 import tf_keras
 
 from tasks.task import Task
-from tff_algos.experiments import evaluation, malicious_clients, plots
+from tff_algos.experiments import cohorts, evaluation, malicious_clients, plots
 from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.models.keras_model import build_keras_model
@@ -28,7 +28,9 @@ class RunOptions:
       rounds_per_checkpoint: Rounds between checkpoints.
       eval_clients: Clients that are evaluated; 0 for all.
       seen_eval_clients: Training clients to evaluate and personalize as well, on their
-        own test examples; for tasks that hold out clients.
+        own test examples, for tasks that hold out clients; by default none, or as many
+        as eval_clients for an algorithm whose clients keep models, of those that have
+        taken part.
       initial_model: Results folder of a run of the same model, whose final weights this
         run starts from.
       rounds_per_personalization: Rounds between personalizations of the evaluated
@@ -57,7 +59,7 @@ class RunOptions:
     rounds_per_eval: Annotated[int, hparam(low=0)] = 5
     rounds_per_checkpoint: Annotated[int, hparam(low=1)] = 10
     eval_clients: Annotated[int, hparam(low=0)] = 20
-    seen_eval_clients: Annotated[int, hparam(low=0)] = 0
+    seen_eval_clients: Annotated[int | None, hparam(low=0)] = None
     initial_model: Annotated[str | None, hparam()] = None
     rounds_per_personalization: Annotated[int, hparam(low=0)] = 0
     personalization_epochs: Annotated[int, hparam(low=0, symbol="P")] = 10
@@ -132,15 +134,43 @@ class RunSpec:
 
     def seen_eval_client_ids(self) -> list[str]:
         """Returns the training clients evaluated in addition to the task's own."""
-        if not self.options.seen_eval_clients:
-            return []
+        count, candidates = self.options.seen_eval_clients, self.task.train_client_ids
         # With --eval_overlap, some of the task's own train as well.
         others = set(self.task.eval_client_ids)
+        if self.keeps_models:
+            taking_part = self._participants()
+            candidates = [c for c in candidates if c in taking_part]
+            if count is None and not set(self.task.train_client_ids) & others:
+                count = self.options.eval_clients or len(candidates)
+        if not count:
+            return []
         return evaluation.choose_clients(
-            [c for c in self.task.train_client_ids if c not in others],
-            self.options.seen_eval_clients,
-            self.options.seed,
+            [c for c in candidates if c not in others], count, self.options.seed
         )
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients keep models in the last stage, which is then evaluated."""
+        return self.stages[-1].keeps_models
+
+    def _participants(self) -> set[str]:
+        """Returns the clients that take part in some round of the last stage."""
+        last = self.stages[-1]
+        rounds = range(self.total_rounds - last.num_rounds + 1, self.total_rounds + 1)
+        options = self.options
+        found = set()
+        for round_num in rounds:
+            found.update(
+                cohorts.cohort_ids(
+                    last,
+                    self.task,
+                    options.seed,
+                    round_num,
+                    self.attack,
+                    options.client_dropout,
+                )
+            )
+        return found
 
     def eval_client_ids(self) -> list[str]:
         """Returns the clients that are evaluated."""

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import tensorflow_federated as tff
 
+from tff_algos.algorithms.personal_process import PersonalProcess
 from tff_algos.clients import client_memory
 from tff_algos.experiments import (
     checkpoints,
@@ -65,11 +66,10 @@ def _stage_of_round(stages: Sequence[Stage], round_num: int) -> int:
 class _Training:
     """The rounds of a run."""
 
-    def __init__(
-        self, spec: RunSpec, stop: StopOnSignal, evaluations: PeriodicEvaluation
-    ) -> None:
+    def __init__(self, spec: RunSpec, stop: StopOnSignal) -> None:
         self._spec = spec
-        self._evaluation = evaluations
+        own = self._own_weights if spec.keeps_models else None
+        self.evaluations = PeriodicEvaluation(spec, own)
         self._stop = stop
         with results_folder.naming_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
@@ -135,6 +135,18 @@ class _Training:
         """The model's current weights."""
         process = self._spec.stages[self._stage_index].process
         return process.get_model_weights(self._state)
+
+    def _own_weights(
+        self, weights: tff.learning.models.ModelWeights, client_id: str
+    ) -> tff.learning.models.ModelWeights:
+        """Returns what a client predicts with; a newcomer, with the server's model."""
+        process = self._spec.stages[self._stage_index].process
+        position = cohorts.positions(self._spec.task).get(client_id)
+        if position is None or not isinstance(process, PersonalProcess):
+            return weights
+        with _naming_damaged_memory():
+            row = self._memory.row(position)
+        return process.get_personal_weights(weights, row)
 
     def _restore(self):
         stages = self._spec.stages
@@ -274,7 +286,7 @@ class _Training:
                     if self._stop.received is not None:
                         return
                     raise
-                row |= self._evaluation.metrics(self.rounds_done, self.weights)
+                row |= self.evaluations.metrics(self.rounds_done, self.weights)
                 with results_folder.naming_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     every = spec.options.rounds_per_checkpoint
@@ -339,8 +351,8 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
                 may_exit=may_exit,
             )
         )
-        evaluations = PeriodicEvaluation(spec)
-        training = _Training(spec, stop, evaluations)
+        training = _Training(spec, stop)
+        evaluations = training.evaluations
         started.append(training)
         if not training.rounds_done:
             tensorboard_files.write_settings(

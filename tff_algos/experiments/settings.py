@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import tensorflow_federated as tff
 
 from tff_algos.clients.batching import BatchSpec, StepBatching
+from tff_algos.experiments import robust_aggregators
 from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.optimizers import build_optimizer
 
@@ -57,6 +58,23 @@ class Weighting:
     """
 
     client_weighting: Annotated[ClientWeightingName, hparam()] = "num_examples"
+
+
+@record
+class Aggregation:
+    """How clients' updates are combined.
+
+    Attributes:
+      aggregator: What replaces the weighted mean of updates against malicious clients:
+        median, trimmed_mean:SHARE (left out at each end), geometric_median, krum:F (F
+        malicious clients per round), clip or zeroing (of updates longer than usual).
+    """
+
+    aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
+
+    def build(self) -> tff.aggregators.WeightedAggregationFactory | None:
+        """Returns the aggregator; None for the weighted mean."""
+        return robust_aggregators.build(self.aggregator)
 
 
 @record

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import attrs
 import tensorflow_federated as tff
 
+from tff_algos.algorithms.personal_process import PersonalProcess
 from tff_algos.clients.batching import BatchSpec, Examples
 from tff_algos.clients.client_memory import client_data_fields
 
@@ -43,6 +44,11 @@ class Stage:
         if self.num_examples is not None:
             return self.num_examples(client_id)
         return self.batches.num_examples(available)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients keep models, or parts of them, between rounds."""
+        return isinstance(self.process, PersonalProcess)
 
     @property
     def client_data_fields(self) -> list[str]:

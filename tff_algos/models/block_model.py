@@ -62,12 +62,15 @@ class Block:
       trainable: The initial trainable weights, float32.
       non_trainable: The initial non-trainable weights, float32.
       has_dropout: Whether `apply` needs a `Mode.dropout_seed` in training.
+      batch_norm: Whether each trainable weight is a scale or shift of batch
+        normalization; empty if none is.
     """
 
     apply: Callable[[Tensors, Tensors, Any, Mode], tuple[tf.Tensor, Tensors]]
     trainable: tuple[np.ndarray, ...] = ()
     non_trainable: tuple[np.ndarray, ...] = ()
     has_dropout: bool = False
+    batch_norm: tuple[bool, ...] = ()
 
 
 def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
@@ -97,7 +100,23 @@ def chain(*blocks: Block) -> Block:
         trainable=_joined(block.trainable for block in blocks),
         non_trainable=_joined(block.non_trainable for block in blocks),
         has_dropout=any(block.has_dropout for block in blocks),
+        batch_norm=_joined(
+            block.batch_norm or (False,) * len(block.trainable) for block in blocks
+        ),
     )
+
+
+@attrs.frozen
+class WeightMask:
+    """A part of a model's weights.
+
+    Attributes:
+      trainable: For each trainable weight, whether it belongs to the part.
+      non_trainable: For each non-trainable weight, whether it belongs to the part.
+    """
+
+    trainable: tuple[bool, ...]
+    non_trainable: tuple[bool, ...]
 
 
 @attrs.frozen(eq=False)
@@ -171,6 +190,24 @@ class BlockModel(tff.learning.models.FunctionalModel):
     def num_blocks(self) -> int:
         """The number of blocks, M + 1."""
         return len(self._blocks)
+
+    def mask_of_blocks(self, start: int, stop: int) -> WeightMask:
+        """Returns which weights are those of blocks `start` to `stop` - 1."""
+
+        def mask(weights: Callable[[Block], tuple]) -> tuple[bool, ...]:
+            return _joined(
+                (start <= number < stop,) * len(weights(block))
+                for number, block in enumerate(self._blocks)
+            )
+
+        return WeightMask(
+            mask(lambda block: block.trainable), mask(lambda block: block.non_trainable)
+        )
+
+    def mask_of_batch_norm(self) -> WeightMask:
+        """Returns which weights are batch normalization's: scales, shifts, statistics."""
+        whole = chain(*self._blocks)
+        return WeightMask(whole.batch_norm, (True,) * len(whole.non_trainable))
 
     @tf.autograph.experimental.do_not_convert
     def mode(self, model_weights: Any, x: Any, training: bool = True) -> Mode:

@@ -25,6 +25,12 @@ _TITLES = types.MappingProxyType(
         "initial_accuracy": "clients' accuracy",
         "initial_accuracy_worst_decile": "worst tenth of clients",
         "personalized_accuracy": "personalized accuracy",
+        "own_accuracy": "accuracy of own models",
+        "personalization_seen.initial_accuracy": "training clients' accuracy",
+        "personalization_seen.personalized_accuracy": (
+            "training clients' personalized accuracy"
+        ),
+        "personalization_seen.own_accuracy": "training clients' accuracy of own models",
         "seconds": "seconds per round",
     }
 )

@@ -1,0 +1,72 @@
+"""Robust aggregators by name, and names that mean nothing."""
+
+import pytest
+import tensorflow_federated as tff
+
+from tests.testing import tiny_task
+from tff_algos import aggregators, experiments
+from tff_algos.experiments import robust_aggregators
+from tff_algos.hyperparameters import HyperparameterError
+
+TASK = tiny_task.make()
+NAMES = {
+    "median": aggregators.MedianFactory,
+    "geometric_median": aggregators.GeometricMedianFactory,
+    "trimmed_mean:0.2": aggregators.TrimmedMeanFactory,
+    "krum:1": aggregators.KrumFactory,
+    "clip": tff.aggregators.WeightedAggregationFactory,
+    "zeroing": tff.aggregators.WeightedAggregationFactory,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_of_factories(name):
+    assert isinstance(robust_aggregators.build(name), NAMES[name])
+
+
+def test_without_a_name_it_is_the_mean():
+    assert robust_aggregators.build(None) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mean", "median:3", "trimmed_mean", "trimmed_mean:0.5", "krum:x", "krum:-1"],
+)
+def test_other_names_are_refused_with_the_choices(name):
+    with pytest.raises(HyperparameterError, match="aggregator='.*trimmed_mean:S"):
+        robust_aggregators.build(name)
+
+
+def test_krum_needs_enough_clients():
+    robust_aggregators.check("krum:2", 7)
+    robust_aggregators.check("median", 1)
+    with pytest.raises(HyperparameterError, match=r"krum:3.*at most 2 for .*=7"):
+        robust_aggregators.check("krum:3", 7)
+    with pytest.raises(HyperparameterError, match="at least 3 clients"):
+        robust_aggregators.check("krum:0", 2)
+
+
+def _run(folder, **settings):
+    return experiments.run(
+        "fedavg",
+        TASK,
+        output_dir=folder,
+        total_rounds=2,
+        clients_per_round=5,
+        client_learning_rate=0.5,
+        personalization_epochs=0,
+        rounds_per_eval=0,
+        **settings,
+    )
+
+
+def test_a_run_measures_how_many_were_left_out(tmp_path):
+    result = _run(tmp_path, aggregator="krum:1")
+    assert result.metrics["aggregator/num_left_out"].tolist() == [4, 4]
+
+
+def test_a_run_that_cannot_be_is_refused_before_it_starts(tmp_path):
+    with pytest.raises(HyperparameterError, match="krum:2"):
+        _run(tmp_path, aggregator="krum:2")
+    with pytest.raises(HyperparameterError, match="aggregator"):
+        experiments.run("fedmgda_plus", TASK, aggregator="median", output_dir=tmp_path)
