@@ -30,15 +30,22 @@ class RayContext(in_process.InProcessContext):
         resources_per_worker: Mapping[str, float] | None = None,
         clients_per_sum: int = 1,
         start_seconds: float = 300.0,
+        max_cached_bytes: int = 1 << 30,
         **kwargs: Any,
     ):
         """Initializes the context; see `set_ray_context` for the arguments."""
         per_worker = dict(resources_per_worker or {"CPU": 1})
         _check(num_workers, per_worker, clients_per_sum)
-        super().__init__(**kwargs)
+        super().__init__(max_cached_bytes=max_cached_bytes, **kwargs)
         cluster = cluster_lib.open_cluster(address, num_workers, per_worker)
         try:
-            self._fleet = Fleet(cluster, cluster.num_workers, per_worker, start_seconds)
+            self._fleet = Fleet(
+                cluster,
+                cluster.num_workers,
+                per_worker,
+                start_seconds,
+                max_cached_bytes,
+            )
         except BaseException:
             cluster.close()
             raise
@@ -75,6 +82,7 @@ def set_ray_context(
     resources_per_worker: Mapping[str, float] | None = None,
     clients_per_sum: int = 1,
     start_seconds: float = 300.0,
+    max_cached_bytes: int = 1 << 30,
     **kwargs: Any,
 ) -> RayContext:
     """Makes Ray workers run clients, as this thread's default context.
@@ -96,6 +104,8 @@ def set_ray_context(
         where clients run one by one and are only summed. More than 1 sends less;
         results then differ from one process's by rounding.
       start_seconds: How long to wait for the workers, which import TensorFlow.
+      max_cached_bytes: Each worker's memory for clients' datasets and their batches,
+        which are sent once as long as they fit and the same datasets are used.
       **kwargs: As in `set_in_process_context`.
 
     Returns:
@@ -115,6 +125,7 @@ def set_ray_context(
         resources_per_worker=resources_per_worker,
         clients_per_sum=clients_per_sum,
         start_seconds=start_seconds,
+        max_cached_bytes=max_cached_bytes,
         **kwargs,
     )
     tff.framework.set_default_context(context)

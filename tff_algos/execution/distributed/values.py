@@ -87,8 +87,13 @@ def pack(value: tf.Tensor | tf.data.Dataset) -> Any:
 
 
 def unpack(packed: Any) -> tf.Tensor | tf.data.Dataset:
-    """Returns a tensor or a dataset with the same values as the one packed."""
+    """Returns a tensor or a dataset with the same values as the one packed.
+
+    A dataset, unpacked before, is returned unchanged.
+    """
     match packed:
+        case tf.data.Dataset():
+            return packed
         case _Batches():
             return ArrayDataset(packed.arrays, packed.rows, packed.row_splits)
         case _Element():
