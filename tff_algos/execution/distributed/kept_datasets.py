@@ -16,6 +16,7 @@ import attrs
 import tensorflow as tf
 
 from tff_algos.execution import client_batches
+from tff_algos.execution.array_dataset import RecipeDataset
 from tff_algos.execution.distributed import values
 
 # Less is sent every time; a number saves nothing.
@@ -86,7 +87,7 @@ class Directory:
         Raises:
           values.CannotTravelError: If it cannot be sent.
         """
-        if not isinstance(value, tf.data.Dataset):
+        if not isinstance(value, tf.data.Dataset) or isinstance(value, RecipeDataset):
             return values.pack(value)
         key = self._keys.get(value)
         if key in self._kept[worker]:
@@ -138,7 +139,9 @@ class Store:
             match value:
                 case Keep():
                     coming.add(value.key)
-                case Kept() if value.key not in coming and value.key not in self._entries:
+                case Kept() if (
+                    value.key not in coming and value.key not in self._entries
+                ):
                     found.append(value.key)
         return found
 

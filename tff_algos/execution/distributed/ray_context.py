@@ -64,6 +64,11 @@ class RayContext(in_process.InProcessContext):
         return self._workers.traffic
 
     @property
+    def total_traffic(self) -> Traffic:
+        """What all passes so far sent, received and took."""
+        return self._workers.total_traffic
+
+    @property
     def workers(self) -> list[WorkerInfo]:
         """The workers that have started."""
         return self._fleet.infos
@@ -130,6 +135,16 @@ def set_ray_context(
     )
     tff.framework.set_default_context(context)
     return context
+
+
+def total_traffic() -> Traffic | None:
+    """Returns what the passes of this thread's context sent, received and took so far.
+
+    Returns:
+      The traffic; `None` if the context is not a `RayContext`.
+    """
+    current = tff.framework.get_context_stack().current
+    return current.total_traffic if isinstance(current, RayContext) else None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import operator
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import attrs
 
 from tff_algos.execution import client_passes, explanation
 from tff_algos.execution.client_passes import ClientError, PassWork, UnitOutputs
-from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.dataflow import Placement
 from tff_algos.execution.distributed import (
     kept_datasets,
     pass_records,
@@ -32,12 +33,12 @@ _MAX_INLINE_BYTES = 1 << 16
 
 @attrs.define
 class Traffic:
-    """What one pass took.
+    """What passes over clients took.
 
     Attributes:
       pass_bytes: Size of the pass, for each worker that did not have it.
       server_bytes: Size of the server's values, for each worker that took part.
-      client_bytes: Size of the clients' inputs.
+      client_bytes: Size of the clients' inputs, without what workers keep.
       reply_bytes: Size of the workers' replies.
       worker_seconds: How long the workers computed, added up.
       num_calls: The number of calls.
@@ -55,6 +56,14 @@ class Traffic:
         """What the driver sent."""
         return self.pass_bytes + self.server_bytes + self.client_bytes
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        mine, theirs = attrs.astuple(self), attrs.astuple(other)
+        return Traffic(*map(operator.add, mine, theirs))
+
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        mine, theirs = attrs.astuple(self), attrs.astuple(other)
+        return Traffic(*map(operator.sub, mine, theirs))
+
 
 @attrs.frozen(eq=False)
 class _SentPass:
@@ -71,6 +80,7 @@ class RemoteWorkers(client_passes.Workers):
 
     Attributes:
       traffic: Of the last pass.
+      total_traffic: Of all passes.
     """
 
     def __init__(self, ray: Any, fleet: Fleet, clients_per_sum: int = 1):
@@ -84,6 +94,7 @@ class RemoteWorkers(client_passes.Workers):
         """
         super().__init__(num_threads=1)
         self.traffic = Traffic()
+        self.total_traffic = Traffic()
         self._ray = ray
         self._fleet = fleet
         self._clients_per_sum = clients_per_sum
@@ -121,6 +132,7 @@ class RemoteWorkers(client_passes.Workers):
                     yield collect(unit, _outputs(reply, unit, work))
             finally:
                 replies.close()
+                self.total_traffic += self.traffic
 
     def describe(self) -> str:
         """Returns how many workers took part, and what was sent."""

@@ -168,11 +168,11 @@ class PassOfWorker:
 
         def reply(index: int) -> UnitReply:
             unit = units[index]
-            columns = [values.unpack_all(column) for column in unit.columns]
-            clients = dict(zip(self._ports(Placement.CLIENTS), columns, strict=True))
-            inputs = PassInputs(server, clients, (), unit.num_clients, 0)
             try:
-                outputs = run(inputs)
+                columns = [_unpacked(column) for column in unit.columns]
+                ports = self._ports(Placement.CLIENTS)
+                clients = dict(zip(ports, columns, strict=True))
+                outputs = run(PassInputs(server, clients, (), unit.num_clients, 0))
             except ClientError as error:
                 return UnitReply(failure=Failure(error.position, error.cause))
             except tf.errors.OpError as error:
@@ -200,6 +200,16 @@ class PassOfWorker:
             totals = [a + b for a, b in zip(totals, each.values, strict=True)]
         kept = [own for each in (first, *others) for own in each.kept]
         return UnitOutputs(totals, kept)
+
+
+def _unpacked(column: Sequence[Any]) -> list[Any]:
+    unpacked = []
+    for position, packed in enumerate(column):
+        try:
+            unpacked.append(values.unpack(packed))
+        except values.NotReadableError as error:
+            raise ClientError(position, len(column), str(error)) from error
+    return unpacked
 
 
 def _tensor(packed: Any) -> tf.Tensor:
