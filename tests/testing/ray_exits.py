@@ -54,22 +54,29 @@ def _pass() -> None:
 
 # What the driver does at last, and its exit status; `None` for any.
 ENDS: dict[str, tuple[Callable[[], None], int | None]] = {
+    "SIGKILL at any moment": (signal.pause, -signal.SIGKILL),
     "return": (_pass, 0),
     "exception": (_raise, 5),
-    "sys.exit": (lambda: sys.exit(3), 3),
     "os._exit": (lambda: os._exit(4), 4),
-    "abort": (os.abort, -signal.SIGABRT),
     "SIGTERM": (lambda: _signal(signal.SIGTERM), -signal.SIGTERM),
     "SIGINT": (lambda: _signal(signal.SIGINT), 6),
     "SIGKILL": (lambda: _signal(signal.SIGKILL), -signal.SIGKILL),
+    # Ray may end a driver that lost its raylet.
+    "loss of the raylet": (lambda: _kill_ray("raylet/raylet"), None),
+    "loss of a worker": (lambda: _kill_ray("ray::"), 0),
     "SIGKILL of the group": (
         lambda: os.killpg(0, signal.SIGKILL),
         -signal.SIGKILL,
     ),
-    "loss of a worker": (lambda: _kill_ray("ray::"), 0),
-    # Ray may end a driver that lost its raylet.
-    "loss of the raylet": (lambda: _kill_ray("raylet/raylet"), None),
-    "SIGKILL at any moment": (signal.pause, -signal.SIGKILL),
+    "sys.exit": (lambda: sys.exit(3), 3),
+    "abort": (os.abort, -signal.SIGABRT),
+    "more workers than CPUs": (_pass, 7),
+    "a GPU that is absent": (_pass, 7),
+}
+# The workers that such a driver asks for; it gets a `ClusterError`.
+_ASKED = {
+    "more workers than CPUs": (1000, {"CPU": 1}),
+    "a GPU that is absent": (1, {"CPU": 1, "GPU": 64}),
 }
 _AT_ANY_MOMENT = "SIGKILL at any moment"
 
@@ -160,7 +167,7 @@ def _drive(cluster, end: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status = 1
     try:
-        ray = cluster.open_cluster(None, 1, {"CPU": 1}).ray
+        ray = cluster.open_cluster(None, *_ASKED.get(end, (1, {"CPU": 1}))).ray
 
         @ray.remote(num_cpus=1)
         class Holder:
@@ -175,6 +182,8 @@ def _drive(cluster, end: str, folder: str) -> None:
         status = 0
     except SystemExit as error:
         status = error.code
+    except cluster.ClusterError:
+        status = 7
     except _OursError:
         status = 5
     except KeyboardInterrupt:
