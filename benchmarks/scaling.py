@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,70 +46,58 @@ _MODELS = {
 
 @attrs.frozen
 class _Round:
-    """Medians over rounds of one cohort.
+    """The least of several rounds of one cohort, since other programs may run as well.
 
     Attributes:
-      busy_seconds: The driver's time, without waiting for workers.
+      driver_seconds: The driver's processor time.
       submit_seconds: Of these, to send shares.
-      traffic: What the last round sent, received and took.
+      worker_seconds: The worker's time for all clients.
+      traffic: What the last round sent and received.
     """
 
-    busy_seconds: float
+    driver_seconds: float
     submit_seconds: float
+    worker_seconds: float
     traffic: object
 
 
 class _Stopwatch:
-    """Adds up the time of calls."""
+    """Adds up the processor time of calls."""
 
     def __init__(self):
         self.seconds = 0.0
 
     def timed(self, function: Callable) -> Callable:
         def call(*args, **kwargs):
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - start
+                self.seconds += time.process_time() - start
 
         return call
-
-
-class _Timed:
-    """A package whose `wait` is timed."""
-
-    def __init__(self, package, watch: _Stopwatch):
-        self._package = package
-        self.wait = watch.timed(package.wait)
-
-    def __getattr__(self, name: str):
-        return getattr(self._package, name)
 
 
 def _measure_rounds(
     workload: Workload, context: execution.RayContext, num_rounds: int
 ) -> _Round:
-    idle, submits = _Stopwatch(), _Stopwatch()
-    fleet = context._fleet
-    fleet._ray = _Timed(fleet._ray, idle)
+    fleet, submits = context._fleet, _Stopwatch()
     fleet.submit = submits.timed(type(fleet).submit.__get__(fleet))
     inputs = workloads.generate(workload, seed=0)
     arguments = argparse.Namespace(keras=False, own_layers=False, process="tff")
     process = run_tff._build_process(inputs, arguments)
     clients = run_tff._build_clients(inputs)
     state = process.initialize()
-    busy, sending = [], []
+    driver, sending, worker = [], [], []
     for number in range(num_rounds + 1):
-        idle.seconds = submits.seconds = 0.0
-        start = time.perf_counter()
+        submits.seconds = 0.0
+        start = time.process_time()
         state = process.next(state, clients).state
-        seconds = time.perf_counter() - start
         if number:
-            busy.append(seconds - idle.seconds)
+            driver.append(time.process_time() - start)
             sending.append(submits.seconds)
-    fleet._ray = fleet._ray._package
-    return _Round(statistics.median(busy), statistics.median(sending), context.traffic)
+            worker.append(context.traffic.worker_seconds)
+    return _Round(min(driver), min(sending), min(worker), context.traffic)
 
 
 def _measure(
@@ -127,11 +114,11 @@ def _measure(
     )
     calls = many.traffic.num_calls + few.traffic.num_calls
     per_call = (few.submit_seconds + many.submit_seconds) / calls
-    rest = [each.busy_seconds - each.submit_seconds for each in (few, many)]
+    rest = [each.driver_seconds - each.submit_seconds for each in (few, many)]
     fewer, more = _COHORTS
     per_client = max(0.0, (rest[1] - rest[0]) / (more - fewer))
     return Costs(
-        worker_seconds=many.traffic.worker_seconds / more,
+        worker_seconds=many.worker_seconds / more,
         driver_seconds=per_client,
         round_seconds=max(0.0, rest[0] - fewer * per_client),
         call_seconds=per_call,
