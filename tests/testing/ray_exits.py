@@ -63,7 +63,7 @@ ENDS: dict[str, tuple[Callable[[], None], int | None]] = {
     "SIGKILL": (lambda: _signal(signal.SIGKILL), -signal.SIGKILL),
     # Ray may end a driver that lost its raylet.
     "loss of the raylet": (lambda: _kill_ray("raylet/raylet"), None),
-    "loss of a worker": (lambda: _kill_ray("ray::"), 0),
+    "loss of a worker": (lambda: _kill_ray("ray::Holder"), 0),
     "SIGKILL of the group": (
         lambda: os.killpg(0, signal.SIGKILL),
         -signal.SIGKILL,
