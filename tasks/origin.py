@@ -9,18 +9,19 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from tff_algos import execution
 from tff_algos.clients.batching import BatchSpec, batch_examples
 
-if TYPE_CHECKING:
-    from tasks.task import DataOptions, Task
+# A `tasks.task.Task` and its `DataOptions`; that module imports this one.
+_Task = Any
+_DataOptions = Any
 
 # The latest task. Only one thread loads it; others wait and use it.
-_tasks: dict["Origin", "Task"] = {}
+_tasks: dict["Origin", _Task] = {}
 _lock = threading.Lock()
 
 
@@ -39,17 +40,17 @@ class Origin:
       identity: A digest of its clients and of one client's examples.
     """
 
-    load: Callable[[Any, "DataOptions"], "Task"]
+    load: Callable[[Any, _DataOptions], _Task]
     options: Any
-    data_options: "DataOptions"
+    data_options: _DataOptions
     identity: str
 
 
 def of(
-    task: "Task",
-    load: Callable[[Any, "DataOptions"], "Task"],
+    task: _Task,
+    load: Callable[[Any, _DataOptions], _Task],
     options: Any,
-    data_options: "DataOptions",
+    data_options: _DataOptions,
 ) -> Origin | None:
     """Returns the origin of a task that was just loaded.
 
@@ -100,12 +101,12 @@ def batches(
     return batch_examples(task.examples(client_id, split), spec, seed)
 
 
-def _keep(origin: Origin, task: "Task") -> None:
+def _keep(origin: Origin, task: _Task) -> None:
     _tasks.clear()
     _tasks[origin] = task
 
 
-def _load(origin: Origin) -> "Task":
+def _load(origin: Origin) -> _Task:
     task = origin.load(origin.options, origin.data_options)
     found = _identity(task)
     if found != origin.identity:
@@ -118,7 +119,7 @@ def _load(origin: Origin) -> "Task":
     return task
 
 
-def _identity(task: "Task") -> str:
+def _identity(task: _Task) -> str:
     digest = hashlib.sha256()
     for client_id in (*task.train_client_ids, *task.eval_client_ids):
         digest.update(f"{client_id}\0".encode())
