@@ -9,6 +9,7 @@ and received, and the seconds that the workers computed. Needs `make setup RAY=1
 
 import argparse
 import contextlib
+import os
 import pathlib
 import statistics
 import sys
@@ -26,6 +27,7 @@ import tensorflow_federated as tff
 from benchmarks.comparison import engines
 from benchmarks.engines import run_tff, workloads
 from tff_algos import execution
+from tff_algos.execution.distributed import cluster
 
 _HERE = "one process"
 
@@ -112,6 +114,16 @@ def _measure(
     return found
 
 
+def _start_ray(num_cpus: int) -> None:
+    """Starts Ray for this program, which ends it, with so many logical CPUs."""
+    cluster.import_ray().init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        _system_config={"worker_niceness": 0},
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workloads", default="W1,W2", help="of W1 to W6")
@@ -122,11 +134,15 @@ def main() -> None:
     unknown = [n for n in arguments.workloads.split(",") if n not in known]
     if unknown:
         parser.error(f"--workloads: {unknown[0]!r} is not one of {', '.join(known)}")
+    numbers = list(map(int, arguments.workers.split(",")))
+    num_cpus = len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
+        # All contexts' workers fit, but those of only one compute at a time.
+        _start_ray(num_cpus * len(numbers))
         contexts = {_HERE: execution.InProcessContext()}
-        for number in map(int, arguments.workers.split(",")):
-            # Half a CPU each, so that all contexts' workers fit; only one computes.
-            context = execution.RayContext(number, resources_per_worker={"CPU": 0.5})
+        for number in numbers:
+            per_worker = {"CPU": max(1, num_cpus // number)}
+            context = execution.RayContext(number, resources_per_worker=per_worker)
             stack.enter_context(contextlib.closing(context))
             contexts[f"{number} Ray worker{'s' if number > 1 else ''}"] = context
         measured = {}

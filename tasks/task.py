@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import origin as origin_lib
+from tff_algos import execution
 from tff_algos.clients.batching import (
     BatchSpec,
     Examples,
@@ -45,6 +47,7 @@ class Task:
       train_labels: `client_id -> int [n]`, the classes of a training client's training
         examples, without reading the examples; None if labels are not classes of
         examples or if it would take as long as reading the examples.
+      origin: How another process reads `examples`; None to send them to it.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Task:
     seed: int = 0
     notice: str | None = None
     train_labels: Callable[[str], np.ndarray] | None = None
+    origin: origin_lib.Origin | None = None
 
     def model_fn(self) -> tff.learning.models.VariableModel:
         """Returns a new variable model, as TFF's `model_fn` arguments expect."""
@@ -72,9 +76,21 @@ class Task:
         self, client_id: str, split: Split, spec: BatchSpec, seed: int = 0
     ) -> tf.data.Dataset:
         """Returns one client's batches; the order depends on `seed` and the id."""
-        return batch_examples(
-            self.examples(client_id, split), spec, derive_seed(seed, client_id)
-        )
+        return self.batches(client_id, split, spec, derive_seed(seed, client_id))
+
+    def batches(
+        self, client_id: str, split: Split, spec: BatchSpec, seed: int
+    ) -> tf.data.Dataset:
+        """Returns one client's batches, of `batch_examples`.
+
+        With an `origin`, examples are read when the batches are, in the process that
+        reads these.
+        """
+        if self.origin is None:
+            return batch_examples(self.examples(client_id, split), spec, seed)
+        x, y = self.model.input_spec
+        arguments = (self.origin, client_id, split, spec, seed)
+        return execution.RecipeDataset((x, y), origin_lib.batches, *arguments)
 
 
 class TaskError(ValueError):

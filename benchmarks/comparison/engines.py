@@ -53,6 +53,8 @@ ENGINES = (
         workloads=("W3",),
     ),
     Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
+    # As Flower: on this machine's cores, a worker each.
+    Engine("tff_ray", "run_tff", None, ("--runtime=ray",)),
     Engine("fedjax", "run_fedjax", "fedjax", workloads=_JAX_WORKLOADS),
     Engine("pfl", "run_pfl", "pfl"),
     Engine("flower", "run_flower", "flower"),

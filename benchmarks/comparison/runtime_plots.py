@@ -14,6 +14,7 @@ _COLORS = {
     "tff_native_keras": "tab:red",
     "tff_in_process_keras": "cornflowerblue",
     "tff_in_process": "tab:blue",
+    "tff_ray": "tab:cyan",
     "fedjax": "tab:green",
     "pfl": "tab:purple",
     "flower": "tab:orange",

@@ -1,6 +1,6 @@
-"""TFF's build_weighted_fed_avg, on TFF's own runtime or in this process.
+"""TFF's build_weighted_fed_avg, on TFF's runtime, in this process or on Ray.
 
-Clients are `tf.data` datasets, created once. Both runtimes run the same learning
+Clients are `tf.data` datasets, created once. All runtimes run the same learning
 process.
 """
 
@@ -20,7 +20,9 @@ from tff_algos import execution
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runtime", choices=["native", "in_process"], default="native")
+    parser.add_argument(
+        "--runtime", choices=["native", "in_process", "ray"], default="native"
+    )
     parser.add_argument(
         "--process",
         choices=["tff", "tff_algos"],
@@ -44,7 +46,10 @@ def _runtime(name: str):
         return
     if not hasattr(execution, "set_in_process_context"):
         raise recorder.NotAvailableError("not available: no in-process runtime yet")
-    context = execution.set_in_process_context()
+    try:
+        context = getattr(execution, f"set_{name}_context")()
+    except execution.ClusterError as error:
+        raise recorder.NotAvailableError(f"not available: {error}") from error
     try:
         yield
     finally:

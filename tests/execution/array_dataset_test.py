@@ -117,3 +117,28 @@ def test_both_runtimes_take_it(context):
     with context():
         # (0 + 1*1) + 5*2, and (0 + 3*1) + 0.
         assert run(datasets) == 11 + 3
+
+
+def _first(count):
+    _CALLS.append(count)
+    return execution.ArrayDataset((X[:count], Y[:count]), range(count), [0, count])
+
+
+_CALLS: list[int] = []
+
+
+def test_a_recipe_is_made_once_where_it_is_read():
+    spec = execution.ArrayDataset((X, Y), range(2), [0, 2]).element_spec
+    _CALLS.clear()
+    dataset = execution.RecipeDataset(spec, _first, 4)
+    assert dataset.element_spec == spec and not _CALLS
+    for _ in range(2):
+        _assert_same(dataset.as_numpy_iterator(), [(X[:4], Y[:4])])
+        _assert_same(dataset.elements(), [(X[:4], Y[:4])])
+    assert _CALLS == [4]
+
+
+def test_a_recipe_must_give_the_elements_that_it_declares():
+    spec = tf.TensorSpec([None, 2], tf.float32)
+    with pytest.raises(TypeError, match="Expected elements .* of _first, found"):
+        execution.RecipeDataset(spec, _first, 4).elements()

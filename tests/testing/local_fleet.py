@@ -31,11 +31,15 @@ class LocalFleet:
 
     threads_per_worker = 1
 
-    def __init__(self, num_workers: int = 2, num_lost: int = 0):
+    def __init__(
+        self, num_workers: int = 2, num_lost: int = 0, max_cached_bytes: int = 1 << 30
+    ):
         self.num_workers = num_workers
         self.lock = threading.RLock()
         num_threads = worker.intra_op_threads()
-        self._workers = [worker.Worker(1, num_threads) for _ in range(num_workers)]
+        self._workers = [
+            worker.Worker(1, num_threads, max_cached_bytes) for _ in range(num_workers)
+        ]
         self._num_lost = num_lost
         self._ended: list = []
         self.num_calls = 0
@@ -45,7 +49,7 @@ class LocalFleet:
 
     def submit(self, run):
         number = self.num_calls % self.num_workers
-        reply = run(_Actor(self._workers[number]))
+        reply = run(_Actor(self._workers[number]), number)
         call, self.num_calls = self.num_calls, self.num_calls + 1
         self._ended.append((call, None if call < self._num_lost else reply))
         return call, number

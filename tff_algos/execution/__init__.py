@@ -1,6 +1,10 @@
 """Runtimes for TFF computations."""
 
-from tff_algos.execution.array_dataset import ArrayDataset, ElementDataset
+from tff_algos.execution.array_dataset import (
+    ArrayDataset,
+    ElementDataset,
+    RecipeDataset,
+)
 from tff_algos.execution.client_passes import ClientError
 from tff_algos.execution.dataflow import UnsupportedComputationError
 from tff_algos.execution.devices import UnknownDeviceError
@@ -9,6 +13,7 @@ from tff_algos.execution.distributed.ray_context import (
     RayContext,
     ray_context,
     set_ray_context,
+    total_traffic,
 )
 from tff_algos.execution.distributed.schedule import WorkerLostError
 from tff_algos.execution.distributed.values import CannotTravelError
@@ -41,6 +46,7 @@ __all__ = [
     "NativeContextClosedError",
     "NativeRuntimeError",
     "RayContext",
+    "RecipeDataset",
     "UnknownDeviceError",
     "UnsupportedComputationError",
     "WorkerDiedError",
@@ -53,4 +59,5 @@ __all__ = [
     "set_in_process_context",
     "set_native_context",
     "set_ray_context",
+    "total_traffic",
 ]

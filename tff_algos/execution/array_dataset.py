@@ -8,7 +8,7 @@ models directly from the arrays.
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,3 +171,58 @@ class ElementDataset(InMemoryDataset):
 
     def _stacks(self) -> tuple[list[Arrays], np.ndarray]:
         return [tuple(part[None] for part in self._element)], np.zeros(1, np.int64)
+
+
+class RecipeDataset(InMemoryDataset):
+    """A dataset that is made where it is read, from a function and its arguments.
+
+    A worker of the Ray runtime gets these in the place of the elements.
+
+    Attributes:
+      make: The function.
+      arguments: Its arguments.
+    """
+
+    def __init__(
+        self, element_spec: Any, make: Callable[..., InMemoryDataset], *arguments: Any
+    ):
+        """Initializes without calling the function.
+
+        Args:
+          element_spec: A structure of `tf.TensorSpec`s, of `make`'s result.
+          make: Returns the dataset; the same elements in every process. A function of a
+            module that workers can import.
+          *arguments: What it is called with; must be picklable.
+        """
+        self.make = make
+        self.arguments = arguments
+        self._made: InMemoryDataset | None = None
+        super().__init__(element_spec)
+
+    def made(self) -> InMemoryDataset:
+        """Returns the function's result; the function is called once.
+
+        Raises:
+          TypeError: If the result has other elements than `element_spec`.
+        """
+        if self._made is None:
+            found = self.make(*self.arguments)
+            expected, given = map(
+                tf.nest.flatten, (self.element_spec, found.element_spec)
+            )
+            if len(expected) != len(given) or not all(
+                a.is_compatible_with(b) for a, b in zip(expected, given, strict=True)
+            ):
+                raise TypeError(
+                    f"Expected elements {self.element_spec} of {self.make.__name__}, "
+                    f"found {found.element_spec}."
+                )
+            self._made = found
+        return self._made
+
+    def elements(self) -> tuple[Arrays, ...]:
+        """Returns the components of each element."""
+        return self.made().elements()
+
+    def _stacks(self) -> tuple[list[Arrays], np.ndarray]:
+        return self.made()._stacks()

@@ -41,6 +41,7 @@ _REPEATABLE = frozenset(
         "_ParallelMapDataset",
         "_PrefetchDataset",
         "_RangeDataset",
+        "RecipeDataset",
         "_RepeatDataset",
         "_SkipDataset",
         "_TakeDataset",

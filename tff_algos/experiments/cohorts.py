@@ -132,14 +132,18 @@ def cohort_datasets(
     cohort = cohort_ids(stage, task, seed, round_num, attack, dropout)
     round_seed = derive_seed(seed, "round", round_num)
     examples = stage.train_examples or functools.partial(task.examples, split="train")
+    # Others are made of this process's examples.
+    are_tasks = stage.train_examples is None and attack is None
     fields = stage.client_data_fields
 
     def client_data(client_id: str) -> ClientData:
-        own = examples(client_id)
+        own = functools.cache(lambda: examples(client_id))
         seed = derive_seed(round_seed, client_id)
 
         def batches(spec: BatchSpec) -> tf.data.Dataset:
-            honest = batch_examples(own, spec, seed)
+            if are_tasks:
+                return task.batches(client_id, "train", spec, seed)
+            honest = batch_examples(own(), spec, seed)
             return honest if attack is None else attack.batches(client_id, honest)
 
         if not fields:
@@ -150,7 +154,7 @@ def cohort_datasets(
                 positions(task)[client_id]
             ),
             "num_examples": lambda: execution.ElementDataset(
-                np.int64(stage.count_examples(client_id, len(own[0])))
+                np.int64(stage.count_examples(client_id, len(own()[0])))
             ),
             "full_pass": lambda: batches(stage.batches.full_pass()),
         }

@@ -98,8 +98,7 @@ def _client_datasets(
     task: Task, client_ids: Sequence[str], split: Split
 ) -> list[tf.data.Dataset]:
     return [
-        batch_examples(task.examples(client_id, split), _EVAL_BATCHES, 0)
-        for client_id in client_ids
+        task.batches(client_id, split, _EVAL_BATCHES, 0) for client_id in client_ids
     ]
 
 

@@ -14,6 +14,7 @@ import attrs
 import tensorflow_federated as tff
 
 import tasks
+from tasks import origin
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
 from tff_algos.experiments import (
@@ -205,7 +206,12 @@ def build_spec(
         data_options = DataOptions(
             data=launch.data, cache_dir=launch.cache_dir, seed=options.seed
         )
-        task = task.load(task_options, data_options)
+        load = task.load
+        task = load(task_options, data_options)
+        if launch.runtime == "ray":
+            # Workers read clients themselves.
+            known = origin.of(task, load, task_options, data_options)
+            task = attrs.evolve(task, origin=known)
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
     task = recipe.prepare_task(task, resolved)

@@ -16,6 +16,8 @@ from tff_algos.experiments.errors import ResumeError
 
 ROUND = "round"
 SECONDS = "seconds"
+# Of a round whose clients run in other processes.
+SENT_BYTES, RECEIVED_BYTES = "sent_bytes", "received_bytes"
 _NUM_EXAMPLES = "num_examples"
 # Name prefixes of a learning process's parts that do not help a reader.
 _DROPPED_PREFIXES = ("client_work/", "finalizer/")

@@ -68,6 +68,12 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
             rows.append((name.replace("_", " "), str(count)))
     if summary["rounds_per_second"]:
         rows.append(("rounds per second", f"{summary['rounds_per_second']:.3g}"))
+    if "sent_bytes_per_round" in summary:
+        sent, received = (
+            f"{summary[f'{name}_bytes_per_round'] / 1e6:.3g} MB"
+            for name in ("sent", "received")
+        )
+        rows.append(("sent to workers and received per round", f"{sent}, {received}"))
     memory = summary["peak_memory_mb"]
     rows.append(
         (

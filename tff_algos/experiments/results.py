@@ -15,7 +15,13 @@ from tff_algos.experiments.evaluation import (
     personalization_summary,
 )
 from tff_algos.experiments.malicious_clients import Attack
-from tff_algos.experiments.metrics_log import ROUND, SECONDS, rounds_to_target
+from tff_algos.experiments.metrics_log import (
+    RECEIVED_BYTES,
+    ROUND,
+    SECONDS,
+    SENT_BYTES,
+    rounds_to_target,
+)
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 _NON_FINITE, _REJECTED = "num_non_finite_clients", "num_rejected_rounds"
@@ -198,6 +204,11 @@ def summarize(
         ),
         "peak_memory_mb": {
             name: round(held / 2**20) for name, held in peak_memory.items()
+        },
+        **{
+            f"{name}_per_round": _mean(rows, name)
+            for name in (SENT_BYTES, RECEIVED_BYTES)
+            if name in last
         },
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import tensorflow_federated as tff
 
+from tff_algos import execution
 from tff_algos.algorithms.personal_process import PersonalProcess
 from tff_algos.clients import client_memory
 from tff_algos.experiments import (
@@ -30,8 +31,10 @@ from tff_algos.experiments import (
 )
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import (
+    RECEIVED_BYTES,
     ROUND,
     SECONDS,
+    SENT_BYTES,
     MetricsLog,
     describe_missing,
     flatten_metrics,
@@ -242,6 +245,7 @@ class _Training:
             self._enter_stage(index)
         stage = spec.stages[index]
         before = self.weights if spec.options.track_improvement else None
+        traffic = execution.total_traffic()
         start = time.monotonic()
         datasets = self._cohorts.datasets(round_num)
         if self._memory is not None:
@@ -254,6 +258,9 @@ class _Training:
         self._state = output.state
         self.rounds_done = round_num
         row = {"stage": stage.name, SECONDS: round(seconds, 4)}
+        if traffic is not None:
+            traffic = execution.total_traffic() - traffic
+            row |= {SENT_BYTES: traffic.sent_bytes, RECEIVED_BYTES: traffic.reply_bytes}
         row |= without_empty_means(flatten_metrics(output.metrics))
         if before is not None:
             cohort = self._cohort_ids(round_num)

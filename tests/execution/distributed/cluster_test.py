@@ -8,7 +8,6 @@ import types
 
 import pytest
 
-from tests.testing.ended_processes import assert_gone
 from tff_algos.execution.distributed import cluster
 
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -69,45 +68,16 @@ def test_workers_get_the_environment_that_decides_numbers(monkeypatch):
     assert environment["PYTHONPATH"] == f"{_ROOT}:/other"
 
 
-_SCRIPT = """
-import os, signal, sys
-import psutil
-from tff_algos.execution.distributed import cluster
-# A shell may have started the tests with the signal ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-opened = cluster.open_cluster(None, 1, {"CPU": 1})
-own = psutil.Process()
-folder = opened.close.janitor._folder
-print(folder, *[each.pid for each in own.children(recursive=True)], flush=True)
-exec(sys.argv[1])
-"""
-_ENDS = {
-    "return": ("pass", [0]),
-    "exception": ("raise ValueError('ours')", [1]),
-    "os._exit": ("os._exit(4)", [4]),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", [-15]),
-    "SIGINT": ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", [1, -2]),
-    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", [-9]),
-}
-
-
-@pytest.mark.parametrize("end", _ENDS)
-def test_ray_ends_with_its_process(end):
+def test_ray_ends_with_its_process():
     pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
-    statement, status = _ENDS[end]
-    segments = set(pathlib.Path("/dev/shm").glob("*plasma*"))
+    # More of them: python -m tests.testing.ray_exits 100.
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, statement],
+        [sys.executable, "-m", "tests.testing.ray_exits", "8"],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
         cwd=_ROOT,
     )
-    assert done.returncode in status, done.stderr
-    folder, *pids = done.stdout.split()
-    assert len(pids) >= 4
-    for pid in pids:
-        assert_gone(int(pid), seconds=10.0)
-    assert set(pathlib.Path("/dev/shm").glob("*plasma*")) <= segments
-    assert not pathlib.Path(folder).exists()
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch("8 exits in .*, 0 left something behind.", last)

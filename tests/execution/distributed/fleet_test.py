@@ -1,7 +1,11 @@
 """Workers that are killed, and those that are not like this process."""
 
+import json
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import attrs
@@ -79,3 +83,27 @@ def test_a_worker_with_another_version_is_refused_by_name(field):
     ):
         fleet_lib._check_same(info)
     fleet_lib._check_same(attrs.evolve(info, versions=own))
+
+
+def test_a_lost_node_and_an_added_one_change_no_bit():
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.testing.ray_nodes"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=pathlib.Path(__file__).parents[3],
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    # Two nodes with a logical GPU each.
+    assert "3 workers with GPU: 1 each need 3, found 2" in told.pop("too many")
+    assert "this process has 2.7.18: both must be the same" in told.pop("other version")
+    assert told == {
+        "nothing left": True,
+        "workers": 2,
+        "workers after the loss": 1,
+        "workers after the addition": 2,
+        "same bits": True,
+        "nothing left at the end": True,
+    }
+    assert "was lost" in done.stderr and "clients run elsewhere" in done.stderr

@@ -110,3 +110,49 @@ def test_what_nobody_waits_for_is_dropped():
     assert next(replies) == 0
     replies.close()
     assert not calls.running and len(calls.computed) < 50
+
+
+class _Clock:
+    """Workers of different speeds, on a clock of numbers; calls go as in `Fleet`."""
+
+    threads_per_worker = 1
+
+    def __init__(self, seconds_per_unit):
+        self.num_workers = len(seconds_per_unit)
+        self.num_units = [0] * self.num_workers
+        self.now = 0.0
+        self._seconds_per_unit = seconds_per_unit
+        self._queues = [[] for _ in seconds_per_unit]
+        self._num_calls = 0
+
+    def has_room(self):
+        return min(map(len, self._queues)) < schedule.CALLS_PER_WORKER
+
+    def submit(self, share):
+        worker = min(range(self.num_workers), key=lambda k: len(self._queues[k]))
+        queue, seconds = self._queues[worker], self._seconds_per_unit[worker]
+        start = max(self.now, queue[-1][0]) if queue else self.now
+        call, self._num_calls = self._num_calls, self._num_calls + 1
+        queue.append((start + seconds * len(share), call, share))
+        self.num_units[worker] += len(share)
+        return call
+
+    def wait(self, seconds):
+        if seconds == 0.0:
+            return []
+        first = min((queue for queue in self._queues if queue), key=lambda q: q[0])
+        self.now, call, share = first.pop(0)
+        return [(call, list(share))]
+
+    def abandon(self, calls):
+        assert not calls
+
+
+def test_a_slow_worker_gets_less():
+    calls = _Clock([1.0, 1.0, 1.0, 8.0])
+    list(schedule.replies_in_order(calls, 400))
+    *fast, slow = calls.num_units
+    assert sum(calls.num_units) == 400
+    assert min(fast) > 3 * slow
+    # Equal parts would take 800.
+    assert calls.now < 300

@@ -136,3 +136,15 @@ def test_a_value_that_cannot_be_sent_names_the_client(client_pass):
     inputs = _inputs(client_pass, [points(3, 0).batch(2), local])
     with pytest.raises(execution.CannotTravelError, match="Client 1 of 2: the data"):
         shares.unit_inputs(inputs, client_pass.fragment.inputs, range(2))
+
+
+def test_a_client_that_the_worker_cannot_read_is_named(client_pass):
+    spec = (tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.int32))
+    absent = execution.RecipeDataset(spec, _absent)
+    inputs = _inputs(client_pass, [points(3, 0).batch(2), absent, absent])
+    (reply,) = _replies(client_pass, inputs, [range(3)], False)
+    assert reply.failure.client == 1 and "not in the cache" in reply.failure.cause
+
+
+def _absent():
+    raise OSError("not in the cache")

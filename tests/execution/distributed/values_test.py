@@ -9,6 +9,19 @@ import tensorflow as tf
 from tff_algos import execution
 from tff_algos.execution.distributed import values
 
+
+def twos(count):
+    """What a `RecipeDataset` makes in another process."""
+    return execution.ArrayDataset(
+        np.full([count, 2], 2.0, np.float32), np.arange(count), np.array([0, count])
+    )
+
+
+def failing():
+    raise OSError("no such file")
+
+
+_PAIRS = tf.TensorSpec([None, 2], tf.float32)
 _X = np.arange(14, dtype=np.float32).reshape(7, 2)
 _Y = np.arange(7, dtype=np.int32)
 
@@ -71,6 +84,7 @@ def test_tensors_arrive_with_dtype_and_shape(value):
             (_X, _Y), np.array([6, 0, 6, 2, 2]), np.array([0, 2, 2, 5])
         ),
         lambda: execution.ElementDataset(np.int64(5)),
+        lambda: execution.RecipeDataset(_PAIRS, twos, 3),
     ],
 )
 def test_datasets_arrive_with_their_elements(make):
@@ -106,3 +120,21 @@ def test_what_exists_in_one_process_alone_says_how_to_make_it_travel():
         values.pack(local)
     with pytest.raises(execution.CannotTravelError, match="resource"):
         values.pack(tf.Variable(1.0).handle)
+
+
+def test_a_recipe_travels_without_its_elements():
+    packed = values.pack(execution.RecipeDataset(_PAIRS, twos, 10_000))
+    assert values.num_bytes(packed) < 500
+
+
+def test_a_recipe_that_cannot_be_imported_says_how_to_make_it_travel(monkeypatch):
+    with pytest.raises(execution.CannotTravelError, match="top level of a module"):
+        values.pack(execution.RecipeDataset(_PAIRS, lambda: twos(3)))
+    monkeypatch.setattr(twos, "__module__", "__main__")
+    with pytest.raises(execution.CannotTravelError, match="main module.*top level"):
+        values.pack(execution.RecipeDataset(_PAIRS, twos, 3))
+
+
+def test_a_recipe_that_fails_names_the_machine_and_the_reason():
+    with pytest.raises(values.NotReadableError, match=r"worker on .* \(no such file\)"):
+        _arrived(execution.RecipeDataset(_PAIRS, failing))

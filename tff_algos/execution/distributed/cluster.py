@@ -163,8 +163,12 @@ def _start(ray: Any) -> "_Close":
                 log_to_driver=False,
                 _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
-                # Workers have an environment of their own; idle others take memory.
-                _system_config={"prestart_worker_first_driver": False},
+                _system_config={
+                    # Workers have an environment of their own; idle others take memory.
+                    "prestart_worker_first_driver": False,
+                    # As one process: Ray's 15 would let all other programs go first.
+                    "worker_niceness": 0,
+                },
             )
     except BaseException as error:
         close()

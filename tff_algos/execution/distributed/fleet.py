@@ -58,6 +58,7 @@ class Fleet:
         num_workers: int,
         resources_per_worker: Mapping[str, float],
         start_seconds: float,
+        max_cached_bytes: int = 1 << 30,
     ):
         """Starts the workers and waits for all of them.
 
@@ -66,6 +67,7 @@ class Fleet:
           num_workers: The number of workers.
           resources_per_worker: What each of them takes, by Ray's names.
           start_seconds: How long to wait.
+          max_cached_bytes: Each worker's memory for clients' datasets and batches.
 
         Raises:
           ClusterError: If a worker does not start in time, or is not like this process.
@@ -80,6 +82,7 @@ class Fleet:
         self._closed = False
         self._members: list[_Member] = []
         self._resources = dict(resources_per_worker)
+        self._max_cached_bytes = max_cached_bytes
         try:
             for _ in range(num_workers):
                 self._add()
@@ -109,11 +112,12 @@ class Fleet:
             for member in self._members
         )
 
-    def submit(self, run: Callable[[Any], Any]) -> tuple[int, int]:
+    def submit(self, run: Callable[[Any, int], Any]) -> tuple[int, int]:
         """Calls the least busy worker.
 
         Args:
-          run: Maps the worker's actor to the reference of the call's result.
+          run: Maps the worker's actor and its number to the reference of the call's
+            result.
 
         Returns:
           The number of the call and the number of the worker.
@@ -121,7 +125,7 @@ class Fleet:
         started = [member for member in self._members if member.info]
         member = min(started, key=lambda each: len(each.calls))
         number = next(self._call_numbers)
-        member.calls[run(member.actor)] = number
+        member.calls[run(member.actor, member.number)] = number
         return number, member.number
 
     def wait(self, seconds: float | None) -> list[tuple[int, worker.Reply | None]]:
@@ -184,7 +188,9 @@ class Fleet:
             max_task_retries=0,
             runtime_env={"env_vars": worker_environment()},
         )
-        actor = actor_class.remote(self.threads_per_worker, worker.intra_op_threads())
+        actor = actor_class.remote(
+            self.threads_per_worker, worker.intra_op_threads(), self._max_cached_bytes
+        )
         start = actor.describe.remote()
         self._members.append(_Member(next(self._numbers), actor, start))
 

@@ -30,15 +30,22 @@ class RayContext(in_process.InProcessContext):
         resources_per_worker: Mapping[str, float] | None = None,
         clients_per_sum: int = 1,
         start_seconds: float = 300.0,
+        max_cached_bytes: int = 1 << 30,
         **kwargs: Any,
     ):
         """Initializes the context; see `set_ray_context` for the arguments."""
         per_worker = dict(resources_per_worker or {"CPU": 1})
         _check(num_workers, per_worker, clients_per_sum)
-        super().__init__(**kwargs)
+        super().__init__(max_cached_bytes=max_cached_bytes, **kwargs)
         cluster = cluster_lib.open_cluster(address, num_workers, per_worker)
         try:
-            self._fleet = Fleet(cluster, cluster.num_workers, per_worker, start_seconds)
+            self._fleet = Fleet(
+                cluster,
+                cluster.num_workers,
+                per_worker,
+                start_seconds,
+                max_cached_bytes,
+            )
         except BaseException:
             cluster.close()
             raise
@@ -55,6 +62,11 @@ class RayContext(in_process.InProcessContext):
     def traffic(self) -> Traffic:
         """What the last pass over clients sent, received and took."""
         return self._workers.traffic
+
+    @property
+    def total_traffic(self) -> Traffic:
+        """What all passes so far sent, received and took."""
+        return self._workers.total_traffic
 
     @property
     def workers(self) -> list[WorkerInfo]:
@@ -75,6 +87,7 @@ def set_ray_context(
     resources_per_worker: Mapping[str, float] | None = None,
     clients_per_sum: int = 1,
     start_seconds: float = 300.0,
+    max_cached_bytes: int = 1 << 30,
     **kwargs: Any,
 ) -> RayContext:
     """Makes Ray workers run clients, as this thread's default context.
@@ -96,6 +109,8 @@ def set_ray_context(
         where clients run one by one and are only summed. More than 1 sends less;
         results then differ from one process's by rounding.
       start_seconds: How long to wait for the workers, which import TensorFlow.
+      max_cached_bytes: Each worker's memory for clients' datasets and their batches,
+        which are sent once as long as they fit and the same datasets are used.
       **kwargs: As in `set_in_process_context`.
 
     Returns:
@@ -115,10 +130,21 @@ def set_ray_context(
         resources_per_worker=resources_per_worker,
         clients_per_sum=clients_per_sum,
         start_seconds=start_seconds,
+        max_cached_bytes=max_cached_bytes,
         **kwargs,
     )
     tff.framework.set_default_context(context)
     return context
+
+
+def total_traffic() -> Traffic | None:
+    """Returns what the passes of this thread's context sent, received and took so far.
+
+    Returns:
+      The traffic; `None` if the context is not a `RayContext`.
+    """
+    current = tff.framework.get_context_stack().current
+    return current.total_traffic if isinstance(current, RayContext) else None
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Workers of passes in other processes, in the place of this process's threads."""
 
+import functools
 import itertools
+import operator
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +12,14 @@ import attrs
 
 from tff_algos.execution import client_passes, explanation
 from tff_algos.execution.client_passes import ClientError, PassWork, UnitOutputs
-from tff_algos.execution.dataflow import Placement, Port
-from tff_algos.execution.distributed import pass_records, schedule, shares, values
+from tff_algos.execution.dataflow import Placement
+from tff_algos.execution.distributed import (
+    kept_datasets,
+    pass_records,
+    schedule,
+    shares,
+    values,
+)
 from tff_algos.execution.distributed.fleet import Fleet
 
 _T = TypeVar("_T")
@@ -25,12 +33,12 @@ _MAX_INLINE_BYTES = 1 << 16
 
 @attrs.define
 class Traffic:
-    """What one pass took.
+    """What passes over clients took.
 
     Attributes:
       pass_bytes: Size of the pass, for each worker that did not have it.
       server_bytes: Size of the server's values, for each worker that took part.
-      client_bytes: Size of the clients' inputs.
+      client_bytes: Size of the clients' inputs, without what workers keep.
       reply_bytes: Size of the workers' replies.
       worker_seconds: How long the workers computed, added up.
       num_calls: The number of calls.
@@ -48,6 +56,14 @@ class Traffic:
         """What the driver sent."""
         return self.pass_bytes + self.server_bytes + self.client_bytes
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        mine, theirs = attrs.astuple(self), attrs.astuple(other)
+        return Traffic(*map(operator.add, mine, theirs))
+
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        mine, theirs = attrs.astuple(self), attrs.astuple(other)
+        return Traffic(*map(operator.sub, mine, theirs))
+
 
 @attrs.frozen(eq=False)
 class _SentPass:
@@ -64,6 +80,7 @@ class RemoteWorkers(client_passes.Workers):
 
     Attributes:
       traffic: Of the last pass.
+      total_traffic: Of all passes.
     """
 
     def __init__(self, ray: Any, fleet: Fleet, clients_per_sum: int = 1):
@@ -77,10 +94,12 @@ class RemoteWorkers(client_passes.Workers):
         """
         super().__init__(num_threads=1)
         self.traffic = Traffic()
+        self.total_traffic = Traffic()
         self._ray = ray
         self._fleet = fleet
         self._clients_per_sum = clients_per_sum
         self._ran_here = False
+        self._directory = kept_datasets.Directory()
         self._sent: weakref.WeakKeyDictionary[Any, dict[bool, _SentPass]]
         self._sent = weakref.WeakKeyDictionary()
 
@@ -113,6 +132,7 @@ class RemoteWorkers(client_passes.Workers):
                     yield collect(unit, _outputs(reply, unit, work))
             finally:
                 replies.close()
+                self.total_traffic += self.traffic
 
     def describe(self) -> str:
         """Returns how many workers took part, and what was sent."""
@@ -147,7 +167,7 @@ class RemoteWorkers(client_passes.Workers):
             (next(_server_keys), (content,), num_bytes),
             work,
             units,
-            ports,
+            self._directory,
             self.traffic,
         )
 
@@ -162,6 +182,22 @@ class RemoteWorkers(client_passes.Workers):
         return sent[work.is_vectorized]
 
 
+@attrs.frozen
+class _Call:
+    """A call that runs.
+
+    Attributes:
+      share: Its units.
+      worker: The number of the worker.
+      first: The number of the first call for the share; others were sent again because
+        the worker lacked datasets.
+    """
+
+    share: range
+    worker: int
+    first: int
+
+
 class _Calls:
     """The calls of one pass, for `schedule.replies_in_order`."""
 
@@ -172,7 +208,7 @@ class _Calls:
         server: tuple[int, tuple[Any], int],
         work: PassWork,
         units: Sequence[range],
-        ports: Sequence[Port],
+        directory: kept_datasets.Directory,
         traffic: Traffic,
     ):
         self.num_workers = fleet.num_workers
@@ -182,57 +218,89 @@ class _Calls:
         self._server_key, self._server_box, self._server_bytes = server
         self._work = work
         self._units = units
-        self._ports = ports
+        self._directory = directory
         self._traffic = traffic
         self._took_part: set[int] = set()
-        self._own: set[int] = set()
+        # By the number of the call.
+        self._running: dict[int, _Call] = {}
 
     def has_room(self) -> bool:
         return self._fleet.has_room()
 
     def submit(self, share: range) -> int:
-        inputs = [
-            shares.unit_inputs(self._work.inputs, self._ports, self._units[number])
-            for number in share
-        ]
-        call, worker = self._fleet.submit(
-            lambda actor: actor.run.remote(
-                self._sent.key,
-                self._sent.box,
+        return self._submit(share, None)
+
+    def _submit(self, share: range, first: int | None) -> int:
+        """Sends a share, again if `first` is the number of an earlier call."""
+        number, worker = self._send(share)
+        first = number if first is None else first
+        self._running[number] = _Call(share, worker, first)
+        return number
+
+    def _send(self, share: range) -> tuple[int, int]:
+        """Calls the least busy worker; returns the number of the call and of it."""
+        sent, traffic = self._sent, self._traffic
+
+        def run(actor: Any, worker: int) -> Any:
+            pack = functools.partial(self._directory.pack, worker=worker)
+            inputs = [self._inputs(self._units[number], pack) for number in share]
+            traffic.client_bytes += sum(
+                kept_datasets.num_bytes(column)
+                for unit in inputs
+                for column in unit.columns
+            )
+            return actor.run.remote(
+                sent.key,
+                sent.box,
                 self._server_key,
                 self._server_box,
                 inputs,
+                self._directory.to_drop(worker),
             )
-        )
-        traffic = self._traffic
+
+        call, worker = self._fleet.submit(run)
         traffic.num_calls += 1
-        traffic.client_bytes += sum(values.num_bytes(each.columns) for each in inputs)
         if worker not in self._took_part:
             self._took_part.add(worker)
             traffic.server_bytes += self._server_bytes
-        if worker not in self._sent.known_to:
-            self._sent.known_to.add(worker)
-            traffic.pass_bytes += self._sent.num_bytes
-        self._own.add(call)
-        return call
+        if worker not in sent.known_to:
+            sent.known_to.add(worker)
+            traffic.pass_bytes += sent.num_bytes
+        return call, worker
+
+    def _inputs(self, unit: range, pack: Callable[[Any], Any]) -> shares.UnitInputs:
+        ports = self._work.client_pass.fragment.inputs
+        return shares.unit_inputs(self._work.inputs, ports, unit, pack)
 
     def wait(
         self, seconds: float | None
     ) -> list[tuple[int, Sequence[shares.UnitReply] | None]]:
         ended = []
-        for call, reply in self._fleet.wait(seconds):
-            if call not in self._own:
+        for number, reply in self._fleet.wait(seconds):
+            call = self._running.pop(number, None)
+            if call is None:
                 continue  # Of an earlier pass, which was given up.
-            if reply is not None:
-                self._traffic.worker_seconds += reply.seconds
-                self._traffic.reply_bytes += sum(
-                    values.num_bytes([each.values, each.kept]) for each in reply.units
-                )
-            ended.append((call, None if reply is None else reply.units))
+            if reply is None:
+                self._directory.forget(call.worker)
+                ended.append((call.first, None))
+                continue
+            self._directory.forget(call.worker, [*reply.missing, *reply.evicted])
+            if reply.missing:
+                self._submit(call.share, call.first)
+                continue
+            self._traffic.worker_seconds += reply.seconds
+            self._traffic.reply_bytes += sum(
+                values.num_bytes([each.values, each.kept]) for each in reply.units
+            )
+            ended.append((call.first, reply.units))
         return ended
 
     def abandon(self, calls: Sequence[int]) -> None:
-        self._fleet.cancel(calls)
+        dropped = {n: c for n, c in self._running.items() if c.first in set(calls)}
+        for call in dropped.values():
+            # The worker keeps nothing of a call that does not start.
+            self._directory.forget(call.worker)
+        self._fleet.cancel(list(dropped))
 
 
 def _outputs(reply: shares.UnitReply, unit: range, work: PassWork) -> UnitOutputs:

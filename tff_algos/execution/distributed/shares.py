@@ -4,13 +4,13 @@ A share is some units of a pass: their clients' inputs go to the worker, a `Unit
 for each comes back. Nothing here depends on how it travels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
-from tff_algos.execution import client_batches, pass_runner, vectorization
+from tff_algos.execution import pass_runner, vectorization
 from tff_algos.execution.batched_passes import BatchedPass
 from tff_algos.execution.client_passes import (
     ClientError,
@@ -74,13 +74,19 @@ class UnitFailedError(tf.errors.UnknownError):
         super().__init__(None, None, cause)
 
 
-def unit_inputs(inputs: PassInputs, ports: Sequence[Port], unit: range) -> UnitInputs:
+def unit_inputs(
+    inputs: PassInputs,
+    ports: Sequence[Port],
+    unit: range,
+    pack: Callable[[tf.Tensor | tf.data.Dataset], Any] = values.pack,
+) -> UnitInputs:
     """Packs the inputs of a unit.
 
     Args:
       inputs: The inputs of all clients.
       ports: The inputs of the pass.
       unit: The positions of the unit's clients.
+      pack: Packs a client's value.
 
     Raises:
       values.CannotTravelError: If a client's value cannot be sent; names the client.
@@ -89,13 +95,17 @@ def unit_inputs(inputs: PassInputs, ports: Sequence[Port], unit: range) -> UnitI
     for port in ports:
         if port.placement is Placement.CLIENTS:
             column = inputs.clients[port]
-            columns.append([_packed(column[p], p, inputs.num_clients) for p in unit])
+            columns.append(
+                [_packed(pack, column[p], p, inputs.num_clients) for p in unit]
+            )
     return UnitInputs(columns, len(unit))
 
 
-def _packed(value: Any, position: int, num_clients: int) -> Any:
+def _packed(
+    pack: Callable[[Any], Any], value: Any, position: int, num_clients: int
+) -> Any:
     try:
-        return values.pack(value)
+        return pack(value)
     except values.CannotTravelError as error:
         raise values.CannotTravelError(
             f"Client {position} of {num_clients}: {error}."
@@ -124,13 +134,14 @@ class PassOfWorker:
         self._workers = resources.workers
         self._is_vectorized = is_vectorized
         devices, memory = resources.devices, resources.row_memory
+        cache = resources.cache
         self._streaming = StreamingPass(self._pass, devices, memory)
         self._batched = Lazy(
             lambda: BatchedPass(
                 self._pass,
                 vectorization.vectorize(self._pass.fragment),
                 devices,
-                client_batches.BatchCache(0),
+                cache,
                 memory,
             )
         )
@@ -157,11 +168,11 @@ class PassOfWorker:
 
         def reply(index: int) -> UnitReply:
             unit = units[index]
-            columns = [values.unpack_all(column) for column in unit.columns]
-            clients = dict(zip(self._ports(Placement.CLIENTS), columns, strict=True))
-            inputs = PassInputs(server, clients, (), unit.num_clients, 0)
             try:
-                outputs = run(inputs)
+                columns = [_unpacked(column) for column in unit.columns]
+                ports = self._ports(Placement.CLIENTS)
+                clients = dict(zip(ports, columns, strict=True))
+                outputs = run(PassInputs(server, clients, (), unit.num_clients, 0))
             except ClientError as error:
                 return UnitReply(failure=Failure(error.position, error.cause))
             except tf.errors.OpError as error:
@@ -189,6 +200,16 @@ class PassOfWorker:
             totals = [a + b for a, b in zip(totals, each.values, strict=True)]
         kept = [own for each in (first, *others) for own in each.kept]
         return UnitOutputs(totals, kept)
+
+
+def _unpacked(column: Sequence[Any]) -> list[Any]:
+    unpacked = []
+    for position, packed in enumerate(column):
+        try:
+            unpacked.append(values.unpack(packed))
+        except values.NotReadableError as error:
+            raise ClientError(position, len(column), str(error)) from error
+    return unpacked
 
 
 def _tensor(packed: Any) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """Values that travel between processes: arrays, and datasets as arrays or graphs."""
 
+import pickle
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,11 @@ import tensorflow as tf
 
 from tff_algos import messages
 from tff_algos.execution import client_batches, graph_rewrites, types
-from tff_algos.execution.array_dataset import ArrayDataset, ElementDataset
+from tff_algos.execution.array_dataset import (
+    ArrayDataset,
+    ElementDataset,
+    RecipeDataset,
+)
 
 _HOST = "/device:CPU:0"
 # Values of variables and tables go with the graph; positions of random generators,
@@ -25,6 +31,10 @@ _ADVICE = (
 
 class CannotTravelError(ValueError):
     """A value cannot be sent to a worker; the message says what to do."""
+
+
+class NotReadableError(RuntimeError):
+    """A worker cannot make a client's dataset; the message is one line."""
 
 
 @attrs.frozen(eq=False)
@@ -51,6 +61,13 @@ class _Element:
 
 
 @attrs.frozen(eq=False)
+class _Recipe:
+    """A `RecipeDataset`: its pickled parts."""
+
+    pickled: bytes
+
+
+@attrs.frozen(eq=False)
 class _Graph:
     """The graph of any other dataset, with the tensors in it."""
 
@@ -66,6 +83,8 @@ def pack(value: tf.Tensor | tf.data.Dataset) -> Any:
     Raises:
       CannotTravelError: For a dataset that exists in this process alone.
     """
+    if isinstance(value, RecipeDataset):
+        return _recipe_of(value)
     if isinstance(value, tf.data.Dataset):
         in_arrays = client_batches.in_arrays(value)
         value = value if in_arrays is None else in_arrays
@@ -87,12 +106,22 @@ def pack(value: tf.Tensor | tf.data.Dataset) -> Any:
 
 
 def unpack(packed: Any) -> tf.Tensor | tf.data.Dataset:
-    """Returns a tensor or a dataset with the same values as the one packed."""
+    """Returns a tensor or a dataset with the same values as the one packed.
+
+    A dataset, unpacked before, is returned unchanged.
+
+    Raises:
+      NotReadableError: If a dataset that is made here cannot be made.
+    """
     match packed:
+        case tf.data.Dataset():
+            return packed
         case _Batches():
             return ArrayDataset(packed.arrays, packed.rows, packed.row_splits)
         case _Element():
             return ElementDataset(packed.parts)
+        case _Recipe():
+            return _made(packed)
         case _Graph():
             with tf.device(_HOST):
                 return tf.raw_ops.DatasetFromGraph(graph_def=packed.graph_def)
@@ -109,6 +138,8 @@ def num_bytes(packed: Any) -> int:
             return num_bytes([*packed.arrays, packed.rows, packed.row_splits])
         case _Element():
             return num_bytes(packed.parts)
+        case _Recipe():
+            return len(packed.pickled)
         case _Graph():
             return len(packed.graph_def)
         case _Text():
@@ -129,6 +160,32 @@ def pack_all(values: Sequence[Any]) -> list[Any]:
 def unpack_all(packed: Sequence[Any]) -> list[Any]:
     """Returns the values."""
     return [unpack(each) for each in packed]
+
+
+def _recipe_of(dataset: RecipeDataset) -> _Recipe:
+    make = dataset.make
+    try:
+        if getattr(make, "__module__", None) == "__main__":
+            raise AttributeError("it is of the program's main module")
+        parts = (dataset.element_spec, make, dataset.arguments)
+        return _Recipe(pickle.dumps(parts, protocol=pickle.HIGHEST_PROTOCOL))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise CannotTravelError(
+            f"the function that makes its data set cannot be sent to a worker "
+            f"({messages.one_line(error)}): move it to the top level of a module that "
+            "workers can import, and give it arguments that can be pickled"
+        ) from error
+
+
+def _made(recipe: _Recipe) -> tf.data.Dataset:
+    try:
+        spec, make, arguments = pickle.loads(recipe.pickled)
+        return RecipeDataset(spec, make, *arguments).made()
+    except Exception as error:  # Whatever a user's function raises.
+        raise NotReadableError(
+            f"its data cannot be read at the worker on {socket.gethostname()} "
+            f"({messages.one_line(error)})"
+        ) from error
 
 
 def _graph_of(variant: tf.Tensor) -> bytes:

@@ -7,7 +7,7 @@ import pathlib
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,7 @@ from tff_algos.execution import (
     pass_runner,
     row_memory,
 )
-from tff_algos.execution.distributed import shares
+from tff_algos.execution.distributed import kept_datasets, shares
 
 # A pass takes several megabytes; a run has a few.
 _MAX_PASSES = 32
@@ -115,21 +115,32 @@ class Reply:
     Attributes:
       units: The reply to each unit.
       seconds: How long the worker took.
+      missing: Datasets that the worker was expected to keep, but has not; if there are
+        some, no unit was run.
+      evicted: Datasets that the worker does not keep any more.
     """
 
     units: Sequence[shares.UnitReply]
     seconds: float
+    missing: Sequence[int] = ()
+    evicted: Sequence[int] = ()
 
 
 class Worker:
-    """Runs shares; passes and the server's values stay for later shares."""
+    """Runs shares; passes, datasets and the server's values stay for later shares."""
 
-    def __init__(self, num_threads: int, num_intra_op_threads: int):
+    def __init__(
+        self,
+        num_threads: int,
+        num_intra_op_threads: int,
+        max_cached_bytes: int = 1 << 30,
+    ):
         """Initializes TensorFlow.
 
         Args:
           num_threads: How many clients run at a time.
           num_intra_op_threads: As `intra_op_threads` of the driver.
+          max_cached_bytes: Memory for clients' datasets and for their batches.
         """
         if intra_op_threads() != num_intra_op_threads:
             threading = tf.config.threading
@@ -137,12 +148,13 @@ class Worker:
         self._resources = pass_runner.Resources(
             devices=devices.resolve(None),
             workers=client_passes.Workers(num_threads),
-            cache=client_batches.BatchCache(0),
+            cache=client_batches.BatchCache(max_cached_bytes // 2),
             row_memory=row_memory.RowMemory(),
             batch_clients=None,
             default_num_clients=0,
             max_kept_bytes=0,
         )
+        self._datasets = kept_datasets.Store(max_cached_bytes // 2)
         self._passes: collections.OrderedDict[str, shares.PassOfWorker]
         self._passes = collections.OrderedDict()
         self._server_key: int | None = None
@@ -165,6 +177,7 @@ class Worker:
         server_key: int,
         server_box: Sequence[Any],
         units: Sequence[shares.UnitInputs],
+        unused: Iterable[int] = (),
     ) -> Reply:
         """Runs units of a pass.
 
@@ -174,12 +187,18 @@ class Worker:
             that lacks it fetches it.
           server_key: Identifies the server's values.
           server_box: The server's values, in the same way.
-          units: The units.
+          units: The units; of the clients' values, `kept_datasets.Keep` stay here.
+          unused: The keys of datasets that need not stay any more.
 
         Returns:
           The replies to the units.
         """
         start = time.perf_counter()
+        self._datasets.drop(unused)
+        sent = [value for unit in units for column in unit.columns for value in column]
+        missing = self._datasets.missing(sent)
+        if missing:
+            return Reply((), time.perf_counter() - start, missing)
         if pass_key not in self._passes:
             self._passes[pass_key] = shares.PassOfWorker(
                 *_opened(pass_box), self._resources
@@ -191,8 +210,13 @@ class Worker:
         if server_key != self._server_key:
             self._server = own.unpack_server(_opened(server_box))
             self._server_key = server_key
-        replies = own.run(self._server, units)
-        return Reply(replies, time.perf_counter() - start)
+        opened = [
+            attrs.evolve(unit, columns=list(map(self._datasets.opened, unit.columns)))
+            for unit in units
+        ]
+        replies = own.run(self._server, opened)
+        evicted = self._datasets.evict()
+        return Reply(replies, time.perf_counter() - start, evicted=evicted)
 
 
 def _opened(box: Sequence[Any]) -> Any:

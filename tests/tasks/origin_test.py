@@ -1,0 +1,100 @@
+"""Another process reads a task's clients itself, and refuses to have other data."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tasks
+from tasks import origin
+from tasks.task import DataOptions
+from tests.testing import tiny_task
+from tff_algos import execution
+from tff_algos.clients.batching import BatchSpec, batch_examples
+
+_BATCHES = BatchSpec(batch_size=7, num_epochs=2, max_elements=30)
+_DATA = DataOptions(data="generated", cache_dir="cache", seed=3)
+
+
+@pytest.fixture(scope="module")
+def found():
+    entry = tasks.get("emnist")
+    options = entry.options(only_digits=True, model="2nn")
+    task = entry.load(options, _DATA)
+    return task, origin.of(task, entry.load, options, _DATA)
+
+
+def _elements(dataset):
+    return [tf.nest.flatten(each) for each in dataset.as_numpy_iterator()]
+
+
+def _assert_same(one, other):
+    one, other = _elements(one), _elements(other)
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_batches_are_those_of_the_examples(found):
+    task, known = found
+    client_id = task.train_client_ids[2]
+    expected = batch_examples(task.examples(client_id, "train"), _BATCHES, 5)
+    with_origin = attrs.evolve(task, origin=known)
+    dataset = with_origin.batches(client_id, "train", _BATCHES, 5)
+    assert isinstance(dataset, execution.RecipeDataset)
+    assert dataset.element_spec == expected.element_spec
+    _assert_same(dataset, expected)
+    _assert_same(task.batches(client_id, "train", _BATCHES, 5), expected)
+
+
+def test_an_origin_is_small_and_never_downloads(found):
+    task, known = found
+    sent = pickle.dumps(known)
+    assert len(sent) < 700 and pickle.loads(sent) == known
+    assert known.data_options.cache_dir == os.path.abspath("cache")
+    real = attrs.evolve(task, data_source="tff")
+    options = DataOptions(data="tff")
+    assert origin.of(real, lambda *_: real, None, options).data_options.data == "auto"
+    own = attrs.evolve(task, data_source="own")
+    assert origin.of(own, lambda *_: own, None, options) is None
+
+
+def test_another_process_reads_the_same_examples(found, tmp_path):
+    task, known = found
+    client_id = task.train_client_ids[1]
+    path = tmp_path / "sent"
+    path.write_bytes(pickle.dumps((known, client_id, "test", _BATCHES, 4)))
+    script = (
+        "import pathlib, pickle, sys, numpy as np; from tasks import origin; "
+        "sent = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()); "
+        "dataset = origin.batches(*sent); "
+        "np.savez(sys.argv[1] + '.npz', *dataset.arrays, dataset.rows)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=120)
+    expected = batch_examples(task.examples(client_id, "test"), _BATCHES, 4)
+    with np.load(f"{path}.npz") as arrays:
+        for name, value in zip(arrays, (*expected.arrays, expected.rows), strict=True):
+            np.testing.assert_array_equal(arrays[name], value)
+
+
+def test_other_data_are_refused_in_one_line():
+    first = tiny_task.make()
+    x, y = first.examples(first.train_client_ids[0], "train")
+
+    def other_examples(client_id, split):
+        return (x + 1, y)
+
+    known = origin.of(first, lambda *_: first, None, DataOptions())
+    changed = attrs.evolve(first, examples=other_examples)
+    elsewhere = attrs.evolve(known, load=lambda *_: changed)
+    with pytest.raises(
+        origin.OtherDataError, match=f"the run uses {known.identity}.*--cache_dir"
+    ) as error:
+        origin.batches(elsewhere, first.train_client_ids[0], "train", _BATCHES, 0)
+    assert "\n" not in str(error.value)
