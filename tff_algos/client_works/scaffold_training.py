@@ -93,10 +93,10 @@ def build_scaffold_client_work(
         )
 
     def client_update(view: LocalModel, given: RememberingInput):
+        # Once per client: each step then reads one more tensor than a plain one.
+        shift = add_scaled(given.shared, given.row, -1.0)
         step_gradients = local_training.corrected_gradients(
-            lambda gradient, _, own, mean: gradient - own + mean,
-            given.row,
-            given.shared,
+            lambda gradient, _, shift: gradient + shift, shift
         )
         update = local_update(
             view, given.round_num, given.server_weights, given.dataset, step_gradients
