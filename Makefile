@@ -10,6 +10,8 @@ RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 # Tests of a module share what they build, so each module runs on one worker. No
 # reordering: it would run modules with few but long tests last, one after the other.
 TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# One module runs every algorithm on every task, so all tests are divided within modules.
+ALL_TEST_PROCESSES ?= --numprocesses=2 --dist=worksteal
 
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
@@ -76,11 +78,11 @@ test-extended: $(STAMP)
 	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=10 -m extended tests
 
 test-all: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=20 tests
+	$(VENV_PYTHON) -m pytest -q $(ALL_TEST_PROCESSES) --durations=20 tests
 
 # Runs all tests and records their durations, which determine the quick ones.
 durations: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --record_durations tests
+	$(VENV_PYTHON) -m pytest -q $(ALL_TEST_PROCESSES) --record_durations tests
 
 lint: $(STAMP)
 	$(VENV_PYTHON) -m ruff check
