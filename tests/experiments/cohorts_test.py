@@ -1,5 +1,6 @@
 """Cohorts: functions of seed and round, uniform over clients; pooled batches."""
 
+import numpy as np
 import pytest
 
 from tests.testing import tiny_task
@@ -25,6 +26,21 @@ def test_cohorts_are_uniform_over_clients():
             counts[client_id] += 1
     # 200 expected, standard deviation 13.4: five of them either way.
     assert 133 < min(counts.values()) and max(counts.values()) < 267
+
+
+def test_clients_sampled_by_themselves_are_as_many_on_average_and_as_often():
+    counts, sizes = dict.fromkeys(IDS, 0), []
+    for round_num in range(2000):
+        sampled = cohorts.sample_poisson(IDS, 5, 0, round_num)
+        assert len(set(sampled)) == len(sampled)
+        sizes.append(len(sampled))
+        for client_id in sampled:
+            counts[client_id] += 1
+    # A binomial number of 50 clients, each with probability 0.1.
+    assert abs(np.mean(sizes) - 5) < 5 * np.sqrt(4.5 / 2000)
+    assert np.var(sizes) == pytest.approx(4.5, rel=0.2)
+    assert 133 < min(counts.values()) and max(counts.values()) < 267
+    assert cohorts.sample_poisson(IDS, 5, 0, 7) == cohorts.sample_poisson(IDS, 5, 0, 7)
 
 
 def test_a_cohort_may_be_everyone_but_not_more():

@@ -221,6 +221,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedshare",
+        not_private="examples of clients are shared",
         title="FedShare",
         summary="FedAvg on clients' own examples and a small set that all share",
         paper="Zhao et al., 2018, arXiv 1806.00582",
@@ -235,6 +236,7 @@ RECIPES = (
     ),
     Recipe(
         name="mimelite",
+        not_private="clients also send full gradients, which get no noise",
         title="MimeLite",
         summary="local steps with the server's frozen momentum",
         paper="Karimireddy et al., 2021, arXiv 2008.03606",
@@ -261,6 +263,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedmeta",
+        not_private="its server trains on examples of clients",
         title="FedMeta",
         summary="FedAvg, then a gradient step on the server's own data",
         paper=_YAO,
@@ -269,6 +272,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedmeta_uga",
+        not_private="its server trains on examples of clients",
         title="FedMeta w/ UGA",
         summary="UGA, then a gradient step on the server's own data",
         paper=_YAO,
@@ -311,6 +315,7 @@ RECIPES = (
     ),
     Recipe(
         name="personalized_fedavg",
+        not_private="it runs one process after another; use fedavg or reptile",
         title="Personalized FedAvg",
         summary="FedAvg, then Reptile, for a model that personalizes well",
         paper=_JIANG,
@@ -328,6 +333,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedmgda",
+        not_private="its server sees every client's update",
         title="FedMGDA",
         summary="combination of model deltas that lowers every client's loss",
         paper=_HU,
@@ -335,6 +341,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedmgda_plus",
+        not_private="its server sees every client's update",
         title="FedMGDA+",
         summary="FedMGDA on directions, whatever the lengths of clients' updates",
         paper=_HU,
@@ -342,6 +349,7 @@ RECIPES = (
     ),
     Recipe(
         name="mgda_prox",
+        not_private="its server sees every client's update",
         title="MGDA-Prox",
         summary="FedMGDA+ with a proximal term that damps client drift",
         paper=_HU,
@@ -349,6 +357,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedavg_n",
+        not_private="its server sees every client's update",
         title="FedAvg-n",
         summary="mean of the directions of clients' updates",
         paper=_HU,
@@ -356,6 +365,7 @@ RECIPES = (
     ),
     Recipe(
         name="qfedavg",
+        not_private="clients also report their losses, which get no noise",
         title="q-FedAvg",
         summary="FedAvg that weighs clients by powers of their losses, for fairness",
         paper="Li et al., 2020, arXiv 1905.10497",
@@ -365,6 +375,7 @@ RECIPES = (
     ),
     Recipe(
         name="afl",
+        not_private="clients also report their losses, which get no noise",
         title="AFL",
         summary="FedAvg whose clients' weights rise with their losses, for the worst mix",
         paper="Mohri et al., 2019, arXiv 1902.00146",
@@ -372,6 +383,7 @@ RECIPES = (
     ),
     Recipe(
         name="gradma",
+        not_private="its server keeps every client's update",
         title="GradMA",
         summary="local steps and server momentum that do not oppose what was learned",
         paper=_LUO,
@@ -390,6 +402,7 @@ RECIPES = (
     ),
     Recipe(
         name="gradma_s",
+        not_private="its server keeps every client's update",
         title="GradMA-S",
         summary="FedAvg whose momentum opposes no remembered update",
         paper=_LUO,
@@ -434,6 +447,7 @@ RECIPES = (
     ),
     Recipe(
         name="scaffold",
+        not_private="clients also send control variates, which get no noise",
         title="SCAFFOLD",
         summary="FedAvg whose clients correct their steps by control variates",
         paper="Karimireddy et al., 2020, arXiv 1910.06378",
@@ -442,6 +456,7 @@ RECIPES = (
     ),
     Recipe(
         name="feddyn",
+        not_private="its server also uses the number of clients that report, without noise",
         title="FedDyn",
         summary="FedAvg with a linear and a proximal term that clients learn",
         paper="Acar et al., 2021, arXiv 2111.04263",
@@ -450,6 +465,7 @@ RECIPES = (
     ),
     Recipe(
         name="mifa",
+        not_private="its server keeps every client's update",
         title="MIFA",
         summary="mean over all clients of each one's latest update",
         paper=_GU,
@@ -459,6 +475,7 @@ RECIPES = (
     ),
     Recipe(
         name="mifam",
+        not_private="its server keeps every client's update",
         title="MIFAM",
         summary="MIFA with momentum at the server",
         paper=_GU,

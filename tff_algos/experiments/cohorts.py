@@ -49,6 +49,21 @@ def sample_cohort(
     return [client_ids[index] for index in chosen]
 
 
+def sample_poisson(
+    client_ids: Sequence[str], size: int, seed: int, round_num: int
+) -> list[str]:
+    """Samples each client by itself, `size` clients on average.
+
+    Raises:
+      CohortSizeError: If there are fewer than `size` clients.
+    """
+    check_cohort_size(client_ids, size)
+    generator = np.random.default_rng(derive_seed(seed, "cohort", round_num))
+    order = generator.permutation(len(client_ids))
+    taken = generator.random(len(client_ids)) * len(client_ids) < size
+    return [client_ids[index] for index in order if taken[index]]
+
+
 @functools.lru_cache(maxsize=1)
 def _pooled_examples(task: Task) -> Examples:
     parts = [task.examples(client_id, "train") for client_id in task.train_client_ids]
@@ -97,7 +112,8 @@ def cohort_ids(
     if stage.clients_per_round is None:
         return []
     size = stage.clients_per_round
-    sampled = sample_cohort(task.train_client_ids, size, seed, round_num)
+    sample = sample_poisson if stage.sampling == "poisson" else sample_cohort
+    sampled = sample(task.train_client_ids, size, seed, round_num)
     cohort = sampled if attack is None else attack.cohort(sampled)
     generator = np.random.default_rng(derive_seed(seed, "dropout", round_num))
     stays = generator.random(len(cohort)) >= dropout

@@ -22,6 +22,7 @@ from tff_algos.experiments import (
     malicious_clients,
     model_files,
     plugins,
+    private_aggregators,
     runner,
 )
 from tff_algos.experiments.declarations import RUN, Settings, by_user
@@ -224,12 +225,17 @@ def build_spec(
     )
     initial_weights = _initial_weights(options, task)
     stages = recipe.stages(attack.task(task) if attack else task, resolved)
+    guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     hyperparameters = {"algo": recipe.name, "task": task_name}
     hyperparameters |= {"dataset": task.dataset_name}
     hyperparameters |= attrs.asdict(options)
     hyperparameters |= attrs.asdict(task_options) if task_options is not None else {}
     fields = recipe.hyperparameters()
     hyperparameters |= {k: fields[k].format(v) for k, v in resolved.items()}
+    if guarantee is not None:
+        # For a target it depends on the number of rounds, which may grow.
+        noise = guarantee.rounds.noise_multiplier
+        hyperparameters["dp_noise_multiplier"] = f"{noise:g}"
     # How often a run is saved changes none of its numbers.
     cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
     title = f"{recipe.title} on {task.dataset_name}"
@@ -253,6 +259,7 @@ def build_spec(
         personalization_optimizer=_personalization_optimizer(options, resolved),
         options=options,
         attack=attack,
+        guarantee=guarantee,
         initial_weights=initial_weights,
         resume=launch.resume,
     )

@@ -18,6 +18,7 @@ ROUND = "round"
 SECONDS = "seconds"
 # Of a round whose clients run in other processes.
 SENT_BYTES, RECEIVED_BYTES = "sent_bytes", "received_bytes"
+EPSILON = "epsilon"
 _NUM_EXAMPLES = "num_examples"
 # Name prefixes of a learning process's parts that do not help a reader.
 _DROPPED_PREFIXES = ("client_work/", "finalizer/")

@@ -14,12 +14,14 @@ _SHOWN = {
     "train/loss": "loss",
     "train/accuracy": "accuracy",
     "eval/accuracy": "held-out accuracy",
+    "epsilon": "epsilon",
 }
 # Shorter words, so that all of them and a bar fit 80 columns.
 _SHOWN_IN_BAR = {
     "train/loss": "loss",
     "train/accuracy": "train",
     "eval/accuracy": "held-out",
+    "epsilon": "epsilon",
 }
 _BAR = "{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} ETA {remaining}"
 # Seconds into a step after which a log gets a sign of life; later ones double.

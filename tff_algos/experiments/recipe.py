@@ -15,7 +15,11 @@ import tensorflow_federated as tff
 
 from tasks.task import Task
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import declarations, robust_aggregators
+from tff_algos.experiments import (
+    declarations,
+    private_aggregators,
+    robust_aggregators,
+)
 from tff_algos.experiments.declarations import EVERY_TASK, Settings
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.settings import (
@@ -23,12 +27,17 @@ from tff_algos.experiments.settings import (
     ClientOptimizer,
     Cohort,
     LocalSteps,
+    Privacy,
     ServerOptimizer,
     Weighting,
     local_batches,
 )
 from tff_algos.experiments.stage import Stage
-from tff_algos.hyperparameters import Hyperparameter, declared
+from tff_algos.hyperparameters import (
+    Hyperparameter,
+    HyperparameterError,
+    declared,
+)
 from tff_algos.models import BlockModel, ModelOrFn
 
 # Which record's flags decide an argument of a builder.
@@ -96,6 +105,8 @@ class Recipe:
       needs_full_pass: From the settings to whether the algorithm needs one pass over a
         client's examples besides the round's batches, of a builder that can use it.
       check: Raises `HyperparameterError` for settings that do not go together.
+      not_private: Why its server sees more of clients than a sum of updates, so that
+        noise on a sum does not make it private; empty if it does not.
     """
 
     name: str
@@ -114,12 +125,15 @@ class Recipe:
     batches: Callable[[Settings], BatchSpec] = default_batches
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
     check: Callable[[Settings], None] = lambda settings: None
+    not_private: str = ""
 
     def records(self) -> tuple[type, ...]:
         """Returns the records whose fields belong to it."""
         arguments = inspect.signature(self.build).parameters
         found = [r for name, r in _RECORDS_BY_ARGUMENT.items() if name in arguments]
         shared = [Cohort, LocalSteps] if self.local_steps else [Cohort]
+        if "clients_per_round" not in self.without:
+            shared.append(Privacy)
         return tuple(dict.fromkeys(shared + found))
 
     def hyperparameters(self) -> Mapping[str, Hyperparameter]:
@@ -190,6 +204,8 @@ class Recipe:
         )
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
             of(each, settings)  # Checks fields against each other.
+        if "dp" in settings:
+            private_aggregators.check(settings, self.title, self.not_private)
         if "aggregator" in settings:
             robust_aggregators.check(
                 settings["aggregator"], settings["clients_per_round"]
@@ -234,10 +250,10 @@ class Recipe:
             "client_optimizer_fn",
             "server_optimizer_fn",
             "server_optimizer",
-            "model_aggregator",
         ):
             record = _RECORDS_BY_ARGUMENT[argument]
             derived[argument] = lambda record=record: of(record, settings).build()
+        derived["model_aggregator"] = lambda: self._aggregator(task, settings)
         names = inspect.signature(self.build).parameters
         own = {
             name: settings[name] for name in declared(self.build) if name in settings
@@ -248,6 +264,25 @@ class Recipe:
             if name in names and name not in given
         }
         return self.build(**own | made | given)
+
+    def _aggregator(
+        self, task: Task, settings: Settings
+    ) -> tff.aggregators.WeightedAggregationFactory | None:
+        """Returns what combines clients' updates; None for the weighted mean.
+
+        Raises:
+          HyperparameterError: If clients shall be private and would report statistics.
+        """
+        found = private_aggregators.guarantee(settings, len(task.train_client_ids))
+        if found is None:
+            return of(Aggregation, settings).build()
+        if has_statistics(task.model):
+            raise HyperparameterError(
+                "dp",
+                settings["dp"],
+                "a model without batch normalization, whose statistics get no noise",
+            )
+        return private_aggregators.build(found, settings["dp_clip"])
 
     def _tells_num_examples(self, task: Task, settings: Settings) -> bool:
         """Returns whether clients' data must say how many examples a client has.
@@ -279,6 +314,7 @@ class Recipe:
             "process": process,
             "num_rounds": settings["total_rounds"],
             "clients_per_round": settings["clients_per_round"],
+            "sampling": settings.get("sampling", "fixed"),
             **others,
         }
         if "batches" not in others:

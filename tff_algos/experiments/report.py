@@ -42,6 +42,9 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     ):
         if name in final:
             rows.append((label, _metric(name, final[name])))
+    if private := summary.get("privacy"):
+        shown = f"({private['epsilon']:.3g}, {private['delta']:g})"
+        rows.append(("privacy of a client, (epsilon, delta)", shown))
     people = summary["personalization"]
     if people["num_clients"]:
         clients = f"{people['num_clients']} of {summary['evaluation_clients']}"

@@ -22,6 +22,7 @@ from tff_algos.experiments.metrics_log import (
     SENT_BYTES,
     rounds_to_target,
 )
+from tff_algos.experiments.private_aggregators import Guarantee
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 _NON_FINITE, _REJECTED = "num_non_finite_clients", "num_rejected_rounds"
@@ -167,6 +168,7 @@ def summarize(
     wall_seconds: float,
     peak_memory: Mapping[str, int],
     attack: Attack | None = None,
+    guarantee: Guarantee | None = None,
 ) -> dict[str, Any]:
     """Returns the content of `summary.json`.
 
@@ -178,6 +180,7 @@ def summarize(
       wall_seconds: The duration of this program; less than the run's if it was resumed.
       peak_memory: Bytes, by owner.
       attack: What malicious clients did, or None.
+      guarantee: What the rounds say about a client, or None.
     """
     evaluated, seen = evaluated_and_seen(task, results)
     train_seconds = sum(row[SECONDS] for row in rows)
@@ -185,6 +188,7 @@ def summarize(
     return {
         "dataset": task.dataset_name,
         "attack": _describe(attack),
+        "privacy": _describe_privacy(guarantee, rejections.num_rounds),
         "rounds": rejections.num_rounds,
         "final_metrics": last,
         "personalization": personalization_summary(evaluated),
@@ -210,6 +214,16 @@ def summarize(
             for name in (SENT_BYTES, RECEIVED_BYTES)
             if name in last
         },
+    }
+
+
+def _describe_privacy(
+    guarantee: Guarantee | None, num_rounds: int
+) -> dict[str, Any] | None:
+    return guarantee and {
+        "epsilon": guarantee.epsilon(num_rounds),
+        "delta": guarantee.delta,
+        **attrs.asdict(guarantee.rounds),
     }
 
 

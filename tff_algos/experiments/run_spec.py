@@ -12,7 +12,13 @@ import tensorflow_federated as tff
 import tf_keras
 
 from tasks.task import Task
-from tff_algos.experiments import cohorts, evaluation, malicious_clients, plots
+from tff_algos.experiments import (
+    cohorts,
+    evaluation,
+    malicious_clients,
+    plots,
+    private_aggregators,
+)
 from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.models.keras_model import build_keras_model
@@ -89,6 +95,7 @@ class RunSpec:
       personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
       attack: What malicious clients do; the stages are then built for its task.
+      guarantee: What its rounds say about a client; None without privacy.
       initial_weights: What the first stage starts from; None for the model's own.
       resume: Whether to go on with the run in `output_dir`, if there is one.
 
@@ -106,6 +113,7 @@ class RunSpec:
     personalization_optimizer: tff.learning.optimizers.Optimizer
     options: RunOptions = attrs.field(factory=RunOptions)
     attack: malicious_clients.Attack | None = None
+    guarantee: private_aggregators.Guarantee | None = None
     initial_weights: tff.learning.models.ModelWeights | None = None
     resume: bool = True
 

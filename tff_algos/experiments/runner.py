@@ -31,6 +31,7 @@ from tff_algos.experiments import (
 )
 from tff_algos.experiments.errors import ResumeError
 from tff_algos.experiments.metrics_log import (
+    EPSILON,
     RECEIVED_BYTES,
     ROUND,
     SECONDS,
@@ -113,8 +114,9 @@ class _Training:
         if size is None:
             return 1  # The client that holds the pooled examples.
         # Avoid resampling thousands of cohorts of a large population: it takes seconds.
-        dropout = self._spec.options.client_dropout
-        return len(self._cohort_ids(round_num)) if dropout else size
+        stage = self._spec.stages[_stage_of_round(self._spec.stages, round_num)]
+        differ = self._spec.options.client_dropout or stage.sampling == "poisson"
+        return len(self._cohort_ids(round_num)) if differ else size
 
     def _cohort_ids(self, round_num: int) -> list[str]:
         spec = self._spec
@@ -261,6 +263,8 @@ class _Training:
         if traffic is not None:
             traffic = execution.total_traffic() - traffic
             row |= {SENT_BYTES: traffic.sent_bytes, RECEIVED_BYTES: traffic.reply_bytes}
+        if spec.guarantee is not None:
+            row[EPSILON] = spec.guarantee.epsilon(round_num)
         row |= without_empty_means(flatten_metrics(output.metrics))
         if before is not None:
             cohort = self._cohort_ids(round_num)
@@ -422,6 +426,7 @@ def _write_results(
             wall_seconds=time.monotonic() - start,
             peak_memory=training.peak_memory,
             attack=spec.attack,
+            guarantee=spec.guarantee,
         )
     )
     results.write_clients(directory / "per_client.csv", clients)

@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 import tensorflow_federated as tff
 
 from tff_algos.clients.batching import BatchSpec, StepBatching
-from tff_algos.experiments import robust_aggregators
+from tff_algos.experiments import private_aggregators, robust_aggregators
 from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.optimizers import build_optimizer
 
+Sampling = Literal["fixed", "poisson"]
 ClientWeightingName = Literal["num_examples", "uniform", "examples_processed"]
 
 
@@ -21,12 +22,16 @@ class Cohort:
       clients_per_round: Clients sampled per round.
       client_batch_size: Examples per batch.
       max_elements_per_client: Most examples of a client used per round; all by default.
+      sampling: How a round's clients are sampled: as many as clients_per_round (fixed),
+        or each client by itself, with probability clients_per_round over all clients, so
+        that cohorts differ in size (poisson).
     """
 
     total_rounds: Annotated[int, hparam(low=0, symbol="T")] = 30
     clients_per_round: Annotated[int, hparam(low=1, symbol="S")] = 10
     client_batch_size: Annotated[int, hparam(low=1, symbol="B")] = 20
     max_elements_per_client: Annotated[int | None, hparam(low=1)] = None
+    sampling: Annotated[Sampling, hparam()] = "fixed"
 
 
 @record
@@ -75,6 +80,29 @@ class Aggregation:
     def build(self) -> tff.aggregators.WeightedAggregationFactory | None:
         """Returns the aggregator; None for the weighted mean."""
         return robust_aggregators.build(self.aggregator)
+
+
+@record
+class Privacy:
+    """Differential privacy of clients, by noise on the sum of their updates.
+
+    Attributes:
+      dp: Clip every client's update and add Gaussian noise to their sum, at a server
+        that is trusted (central). Clients then weigh alike.
+      dp_clip: Largest norm of a client's update: a number, or adaptive for the median
+        norm, which is learned privately.
+      dp_noise_multiplier: Standard deviation of the noise over the clipping norm.
+      dp_target_epsilon: The epsilon after all rounds, instead of a noise multiplier.
+      dp_delta: The delta of (epsilon, delta).
+    """
+
+    dp: Annotated[Literal["central"] | None, hparam()] = None
+    dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = "adaptive"
+    dp_noise_multiplier: Annotated[float | None, hparam(above=0)] = None
+    dp_target_epsilon: Annotated[
+        float | None, hparam(above=0, replaces="dp_noise_multiplier")
+    ] = None
+    dp_delta: Annotated[float, hparam(above=0, below=1)] = 1e-5
 
 
 @record

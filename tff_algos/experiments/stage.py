@@ -1,6 +1,7 @@
 """A stage of a run: rounds of one learning process."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import attrs
 import tensorflow_federated as tff
@@ -24,6 +25,8 @@ class Stage:
       num_rounds: The number of rounds, >= 0.
       clients_per_round: Size of the cohort; None for one client that holds the
         pooled examples of all training clients.
+      sampling: "fixed" for cohorts of that size, "poisson" for cohorts whose expected
+        size it is.
       batches: How each client's examples become batches.
       train_examples: Maps a client's id to its training examples; None for the task's
         training examples.
@@ -36,6 +39,7 @@ class Stage:
     num_rounds: int
     clients_per_round: int | None
     batches: BatchSpec
+    sampling: Literal["fixed", "poisson"] = "fixed"
     train_examples: Callable[[str], Examples] | None = None
     num_examples: Callable[[str], int] | None = None
 

@@ -1,0 +1,151 @@
+"""Private aggregation: exact clipping, the noise's deviation, what is refused, runs."""
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tasks.models.normalized import build_tiny_nn
+from tests.testing import tiny_task
+from tff_algos import experiments
+from tff_algos.experiments import catalog, private_aggregators, report
+from tff_algos.experiments.private_aggregators import Guarantee
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.privacy import NoisyRounds
+
+TASK = tiny_task.make()
+SIZE = 4000
+
+
+def _aggregate(noise_multiplier, clip, values, weights=None):
+    rounds = NoisyRounds(
+        noise_multiplier=noise_multiplier,
+        num_clients=100,
+        clients_per_round=len(values),
+    )
+    factory = private_aggregators.build(Guarantee(rounds, 1e-5), clip)
+    value_type = tff.TensorType(np.float32, [SIZE])
+    process = factory.create(value_type, tff.TensorType(np.float32))
+    weights = weights or [1.0] * len(values)
+    output = process.next(process.initialize(), values, list(map(np.float32, weights)))
+    return output.result
+
+
+def test_updates_are_clipped_to_the_norm_and_weigh_alike():
+    long = np.zeros(SIZE, np.float32)
+    long[0] = 8.0
+    short = np.zeros(SIZE, np.float32)
+    short[1] = 0.5
+    found = _aggregate(1e-9, "2", [long, short], [1.0, 5.0])
+    np.testing.assert_allclose(found[:3], [1.0, 0.25, 0.0], atol=1e-6)
+
+
+def test_the_noise_has_the_deviation_that_was_asked_for():
+    zeros = [np.zeros(SIZE, np.float32)] * 5
+    found = _aggregate(1.5, "2", zeros)
+    # Of the sum 1.5 * 2, of the mean a fifth of it.
+    assert np.std(found) == pytest.approx(1.5 * 2 / 5, rel=0.05)
+    assert abs(np.mean(found)) < 4 * 0.6 / np.sqrt(SIZE)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "median", "inf", "nan"])
+def test_norms_that_mean_nothing_are_refused(text):
+    with pytest.raises(HyperparameterError, match="dp_clip.*number > 0 or adaptive"):
+        private_aggregators.clip_norm(text)
+
+
+def test_a_norm_is_a_number_or_learned():
+    assert private_aggregators.clip_norm("0.5") == 0.5
+    assert private_aggregators.clip_norm("adaptive") is None
+
+
+@pytest.mark.parametrize(
+    ("algo", "reason"),
+    [
+        ("fedmgda_plus", "its server sees every client's update"),
+        ("gradma", "its server keeps every client's update"),
+        ("mifa", "its server keeps every client's update"),
+        ("scaffold", "control variates"),
+    ],
+)
+def test_algorithms_whose_server_sees_more_are_refused_with_the_reason(algo, reason):
+    recipe = catalog.get(algo)
+    chosen = {"dp": "central", "dp_noise_multiplier": 1.0}
+    with pytest.raises(HyperparameterError, match=f"dp='central'.*{reason}"):
+        recipe.resolve("mnist", {}, chosen)
+
+
+def test_every_algorithm_that_is_not_refused_has_an_aggregator_to_replace():
+    for recipe in catalog.RECIPES:
+        if "dp" not in recipe.hyperparameters():
+            assert recipe.name == "centralized"
+        elif not recipe.not_private:
+            assert "aggregator" in recipe.hyperparameters(), recipe.name
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"dp": "central"}, "dp_noise_multiplier or --dp_target_epsilon"),
+        ({"dp_noise_multiplier": 1.0}, "nothing without --dp"),
+        ({"dp_target_epsilon": 8.0}, "nothing without --dp"),
+        (
+            {"dp": "central", "dp_noise_multiplier": 1.0, "aggregator": "median"},
+            "aggregator='median'.*privacy needs a sum",
+        ),
+        (
+            {"dp": "central", "dp_noise_multiplier": 1.0, "dp_target_epsilon": 8.0},
+            "dp_target_epsilon",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(chosen, message):
+    with pytest.raises(HyperparameterError, match=message):
+        catalog.get("fedavg").resolve("mnist", {}, chosen)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return experiments.run(
+        "fedavg",
+        TASK,
+        output_dir=tmp_path_factory.mktemp("run"),
+        total_rounds=3,
+        clients_per_round=4,
+        sampling="poisson",
+        dp="central",
+        dp_clip="1.0",
+        dp_target_epsilon=5.0,
+        dp_delta=1e-3,
+        client_learning_rate=0.5,
+        personalization_epochs=0,
+        rounds_per_eval=0,
+    )
+
+
+def test_epsilon_is_a_column_and_reaches_its_target(result):
+    rounds = result.spec.guarantee.rounds
+    expected = [rounds.epsilon(n, 1e-3) for n in (1, 2, 3)]
+    np.testing.assert_allclose(result.metrics["epsilon"], expected)
+    assert expected[-1] == pytest.approx(5.0, rel=1e-2)
+    assert rounds.sampling == "poisson" and rounds.num_clients == 8
+
+
+def test_the_summary_and_the_table_say_it(result):
+    private = result.summary["privacy"]
+    assert private["epsilon"] == pytest.approx(5.0, rel=1e-2)
+    assert private["delta"] == 1e-3
+    table = report.results_table("A run", result.summary)
+    assert "privacy of a client, (epsilon, delta)" in table
+
+
+def test_the_noise_is_among_what_a_run_resumes_with(result):
+    noise = float(result.spec.hyperparameters["dp_noise_multiplier"])
+    rounds = result.spec.guarantee.rounds
+    assert noise == pytest.approx(rounds.noise_multiplier, rel=1e-4)
+
+
+def test_statistics_without_noise_are_refused():
+    task = attrs.evolve(TASK, model=build_tiny_nn((2, 2, 1), num_classes=3, seed=0))
+    with pytest.raises(HyperparameterError, match="without batch normalization"):
+        experiments.run("fedavg", task, dp="central", dp_noise_multiplier=1.0)

@@ -1,0 +1,71 @@
+"""Epsilon: published values, the exact one of a single round, noise for a target."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from tff_algos import privacy
+from tff_algos.privacy import NoisyRounds
+
+ROUNDS = {"num_clients": 1000, "clients_per_round": 10}
+
+
+def test_it_is_within_the_published_bound_of_the_moments_accountant():
+    """Abadi et al., 2016: q = 0.01, sigma = 4, 10,000 steps: (1.26, 1e-5).
+
+    Newer conversions to epsilon are tighter: dp-accounting's gives 1.035.
+    """
+    rounds = NoisyRounds(noise_multiplier=4.0, **ROUNDS, sampling="poisson")
+    assert rounds.epsilon(10_000, 1e-5) == pytest.approx(1.035, abs=2e-3)
+
+
+def _exact_epsilon(sigma, delta):
+    """Balle and Wang, 2018: of one Gaussian mechanism of sensitivity 1."""
+
+    def excess(epsilon):
+        a, b = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        normal = scipy.stats.norm.cdf
+        return normal(a) - np.exp(epsilon) * normal(b) - delta
+
+    return scipy.optimize.brentq(excess, 1e-6, 50)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_of_everybody_in_one_round_it_is_just_above_the_exact_one(sampling):
+    """Exchanging a client moves the sum twice as far as adding one."""
+    rounds = NoisyRounds(
+        noise_multiplier=4.0, num_clients=7, clients_per_round=7, sampling=sampling
+    )
+    sensitivity = 2 if sampling == "fixed" else 1
+    exact = _exact_epsilon(4.0 / sensitivity, 1e-5)
+    assert exact <= rounds.epsilon(1, 1e-5) <= 1.25 * exact
+
+
+def test_it_grows_with_rounds_and_falls_with_noise():
+    few = NoisyRounds(noise_multiplier=1.0, **ROUNDS)
+    noisier = NoisyRounds(noise_multiplier=2.0, **ROUNDS)
+    assert few.epsilon(0, 1e-5) == 0
+    assert 0 < noisier.epsilon(10, 1e-5) < few.epsilon(10, 1e-5)
+    assert few.epsilon(10, 1e-5) < few.epsilon(100, 1e-5)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_the_noise_for_a_target_reaches_it(sampling):
+    noise = privacy.noise_multiplier_for(8.0, 1e-5, 100, **ROUNDS, sampling=sampling)
+    found = NoisyRounds(noise_multiplier=noise, **ROUNDS, sampling=sampling)
+    assert found.epsilon(100, 1e-5) == pytest.approx(8.0, rel=1e-2)
+    assert found.epsilon(100, 1e-5) <= 8.0 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"clients_per_round": 1001}, "clients_per_round"),
+        ({"sampling": "shuffled"}, "sampling"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(bad, name):
+    with pytest.raises(ValueError, match=f"Expected {name}"):
+        NoisyRounds(**{"noise_multiplier": 1.0, **ROUNDS, **bad})

@@ -1,0 +1,134 @@
+"""Differential privacy by flag: the aggregator of `--dp=central`, and its noise."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import tensorflow_federated as tff
+
+from tff_algos import privacy
+from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.privacy import NoisyRounds
+
+_ADAPTIVE = "adaptive"
+# Flags that nobody uses without --dp.
+_FLAGS = ("dp_noise_multiplier", "dp_target_epsilon")
+
+
+@attrs.frozen
+class Guarantee:
+    """What a run says about its privacy.
+
+    Attributes:
+      rounds: The noise and the sampling of its rounds.
+      delta: The delta of (epsilon, delta).
+    """
+
+    rounds: NoisyRounds
+    delta: float
+
+    def epsilon(self, num_rounds: int) -> float:
+        """Returns epsilon after some rounds."""
+        return self.rounds.epsilon(num_rounds, self.delta)
+
+
+def clip_norm(text: str) -> float | None:
+    """Returns the clipping norm that a flag's value names; None for an adaptive one.
+
+    Raises:
+      HyperparameterError: If it is neither a positive number nor "adaptive".
+    """
+    if text == _ADAPTIVE:
+        return None
+    try:
+        norm = float(text)
+    except ValueError:
+        norm = math.nan
+    if not 0 < norm < math.inf:
+        raise HyperparameterError("dp_clip", text, "a number > 0 or adaptive")
+    return norm
+
+
+def check(settings: Mapping[str, Any], title: str, obstacle: str) -> None:
+    """Checks settings of privacy against each other and the algorithm.
+
+    Args:
+      settings: All settings of a run.
+      title: The algorithm.
+      obstacle: Why its server sees more than a sum of updates; empty if it does not.
+
+    Raises:
+      HyperparameterError: If they do not go together.
+    """
+    if settings["dp"] is None:
+        for name in _FLAGS:
+            if settings[name] is not None:
+                raise HyperparameterError(name, settings[name], "nothing without --dp")
+        return
+    if obstacle:
+        raise HyperparameterError(
+            "dp", settings["dp"], f"nothing for {title}, because {obstacle}"
+        )
+    if settings.get("aggregator"):
+        raise HyperparameterError(
+            "aggregator",
+            settings["aggregator"],
+            "nothing with --dp: privacy needs a sum of all updates",
+        )
+    if all(settings[name] is None for name in _FLAGS):
+        raise HyperparameterError(
+            "dp", settings["dp"], "--dp_noise_multiplier or --dp_target_epsilon with it"
+        )
+
+
+def guarantee(settings: Mapping[str, Any], num_clients: int) -> Guarantee | None:
+    """Returns the guarantee of a run's settings; None without --dp.
+
+    Raises:
+      HyperparameterError: If no noise reaches the epsilon asked for.
+    """
+    if settings.get("dp") is None:
+        return None
+    sampled = {
+        "num_clients": num_clients,
+        "clients_per_round": settings["clients_per_round"],
+        "sampling": settings["sampling"],
+    }
+    noise = settings["dp_noise_multiplier"]
+    if noise is None:
+        target = settings["dp_target_epsilon"]
+        try:
+            noise = privacy.noise_multiplier_for(
+                target,
+                settings["dp_delta"],
+                max(settings["total_rounds"], 1),
+                **sampled,
+            )
+        except ValueError as error:
+            raise HyperparameterError(
+                "dp_target_epsilon", target, "an epsilon that noise can reach"
+            ) from error
+    return Guarantee(
+        NoisyRounds(noise_multiplier=noise, **sampled), settings["dp_delta"]
+    )
+
+
+def build(found: Guarantee, clip: str) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns the aggregator: clipped updates, summed, with noise, over S.
+
+    Clients' weights are ignored. The sum is divided by the number of clients per round,
+    or by what it is expected to be.
+
+    Args:
+      found: The noise and the cohort's size.
+      clip: As in `clip_norm`.
+    """
+    rounds, norm = found.rounds, clip_norm(clip)
+    factory = tff.aggregators.DifferentiallyPrivateFactory
+    arguments = (rounds.noise_multiplier, float(rounds.clients_per_round))
+    if norm is None:
+        private = factory.gaussian_adaptive(*arguments)
+    else:
+        private = factory.gaussian_fixed(*arguments, norm)
+    return tff.aggregators.as_weighted_aggregator(private)

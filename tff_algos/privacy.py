@@ -1,0 +1,142 @@
+"""What rounds with noise tell about a single client, as (epsilon, delta).
+
+The server adds Gaussian noise to the sum of the cohort's clipped updates
+(`tff.learning.dp_aggregator`, `tff.aggregators.DifferentiallyPrivateFactory`). The
+accountant is dp-accounting's for Renyi differential privacy. How a round's clients are
+sampled decides what it says:
+
+* "poisson": every client takes part with probability q = S/N, independent of others. Two
+  populations are adjacent if one has a client more (add-or-remove-one).
+* "fixed": exactly S of N clients, without replacement. Two populations are adjacent if
+  one client is another (replace-one). Exchanging a client moves a sum of updates of
+  norm at most C by up to 2 C, so the accountant sees half of the noise multiplier.
+"""
+
+from typing import Literal, get_args
+
+import attrs
+import dp_accounting
+from dp_accounting import rdp
+
+Sampling = Literal["fixed", "poisson"]
+
+# Where the search for a noise multiplier begins and ends.
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e4
+
+
+@attrs.frozen(kw_only=True)
+class NoisyRounds:
+    """Rounds whose sum of clipped updates gets Gaussian noise.
+
+    Attributes:
+      noise_multiplier: Standard deviation of the noise over the clipping norm, > 0; with
+        adaptive clipping, of both of its mechanisms together.
+      num_clients: N, all clients, >= 1.
+      clients_per_round: S; with "poisson", the expected number. At most N.
+      sampling: How a round's clients are sampled.
+
+    Raises:
+      ValueError: If an attribute is out of range.
+    """
+
+    noise_multiplier: float
+    num_clients: int
+    clients_per_round: int
+    sampling: Sampling = "fixed"
+
+    def __attrs_post_init__(self):
+        if not self.noise_multiplier > 0:
+            raise ValueError(
+                f"Expected noise_multiplier > 0, found {self.noise_multiplier}."
+            )
+        if not 1 <= self.clients_per_round <= self.num_clients:
+            raise ValueError(
+                f"Expected clients_per_round in [1, {self.num_clients}], found "
+                f"{self.clients_per_round}."
+            )
+        if self.sampling not in get_args(Sampling):
+            raise ValueError(
+                f"Expected sampling out of {get_args(Sampling)}, found "
+                f"{self.sampling!r}."
+            )
+
+    def epsilon(self, num_rounds: int, delta: float) -> float:
+        """Returns epsilon after some rounds; 0 before the first.
+
+        Args:
+          num_rounds: The number of rounds, >= 0.
+          delta: delta, in (0, 1).
+        """
+        if not num_rounds:
+            return 0.0
+        accountant = self._accountant()
+        accountant.compose(self._event(), num_rounds)
+        return float(accountant.get_epsilon(delta))
+
+    def _accountant(self) -> dp_accounting.PrivacyAccountant:
+        relations = dp_accounting.NeighboringRelation
+        by_sampling = {
+            "fixed": relations.REPLACE_ONE,
+            "poisson": relations.ADD_OR_REMOVE_ONE,
+        }
+        return rdp.RdpAccountant(neighboring_relation=by_sampling[self.sampling])
+
+    def _event(self) -> dp_accounting.DpEvent:
+        if self.sampling == "poisson":
+            return dp_accounting.PoissonSampledDpEvent(
+                self.clients_per_round / self.num_clients,
+                dp_accounting.GaussianDpEvent(self.noise_multiplier),
+            )
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            self.num_clients,
+            self.clients_per_round,
+            dp_accounting.GaussianDpEvent(self.noise_multiplier / 2),
+        )
+
+
+def noise_multiplier_for(
+    target_epsilon: float,
+    delta: float,
+    num_rounds: int,
+    *,
+    num_clients: int,
+    clients_per_round: int,
+    sampling: Sampling = "fixed",
+) -> float:
+    """Returns the least noise multiplier that keeps rounds within (epsilon, delta).
+
+    Args:
+      target_epsilon: epsilon, > 0.
+      delta: delta, in (0, 1).
+      num_rounds: All rounds, >= 1.
+      num_clients: As in `NoisyRounds`, and so is every argument not listed here.
+
+    Raises:
+      ValueError: If no noise multiplier in [0.01, 10,000] does.
+    """
+
+    def rounds(noise_multiplier: float) -> NoisyRounds:
+        return NoisyRounds(
+            noise_multiplier=noise_multiplier,
+            num_clients=num_clients,
+            clients_per_round=clients_per_round,
+            sampling=sampling,
+        )
+
+    if rounds(_MOST_NOISE).epsilon(num_rounds, delta) > target_epsilon:
+        raise ValueError(
+            f"Expected an epsilon that a noise multiplier of {_MOST_NOISE:g} reaches, "
+            f"found {target_epsilon}."
+        )
+    if rounds(_LEAST_NOISE).epsilon(num_rounds, delta) <= target_epsilon:
+        return _LEAST_NOISE
+    return dp_accounting.calibrate_dp_mechanism(
+        rounds(1.0)._accountant,
+        lambda noise: dp_accounting.SelfComposedDpEvent(
+            rounds(noise)._event(), num_rounds
+        ),
+        target_epsilon,
+        delta,
+        dp_accounting.ExplicitBracketInterval(_LEAST_NOISE, _MOST_NOISE),
+        tol=1e-4,
+    )
