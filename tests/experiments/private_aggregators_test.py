@@ -147,5 +147,8 @@ def test_the_noise_is_among_what_a_run_resumes_with(result):
 
 def test_statistics_without_noise_are_refused():
     task = attrs.evolve(TASK, model=build_tiny_nn((2, 2, 1), num_classes=3, seed=0))
+    settings = {"dp": "central", "dp_noise_multiplier": 1.0}
     with pytest.raises(HyperparameterError, match="without batch normalization"):
-        experiments.run("fedavg", task, dp="central", dp_noise_multiplier=1.0)
+        experiments.run("fedavg", task, clients_per_round=4, **settings)
+    with pytest.raises(HyperparameterError, match="clients_per_round=10.*at most 8"):
+        experiments.run("fedavg", TASK, clients_per_round=10, **settings)

@@ -537,6 +537,7 @@ RECIPES = (
     ),
     Recipe(
         name="local",
+        not_private="nothing is sent that noise could hide",
         title="Local training",
         summary="every client trains alone; the lower anchor of personalization",
         paper="the lower anchor of the papers above",

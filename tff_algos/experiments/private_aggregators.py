@@ -86,10 +86,17 @@ def guarantee(settings: Mapping[str, Any], num_clients: int) -> Guarantee | None
     """Returns the guarantee of a run's settings; None without --dp.
 
     Raises:
-      HyperparameterError: If no noise reaches the epsilon asked for.
+      HyperparameterError: If no noise reaches the epsilon asked for, or there are fewer
+        clients than a round needs.
     """
     if settings.get("dp") is None:
         return None
+    if settings["clients_per_round"] > num_clients:
+        raise HyperparameterError(
+            "clients_per_round",
+            settings["clients_per_round"],
+            f"at most {num_clients}, the clients that train",
+        )
     sampled = {
         "num_clients": num_clients,
         "clients_per_round": settings["clients_per_round"],
