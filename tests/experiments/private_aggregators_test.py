@@ -1,5 +1,7 @@
 """Private aggregation: exact clipping, the noise's deviation, what is refused, runs."""
 
+import inspect
+
 import attrs
 import numpy as np
 import pytest
@@ -80,7 +82,8 @@ def test_every_algorithm_that_is_not_refused_has_an_aggregator_to_replace():
         if "dp" not in recipe.hyperparameters():
             assert recipe.name == "centralized"
         elif not recipe.not_private:
-            assert "aggregator" in recipe.hyperparameters(), recipe.name
+            arguments = inspect.signature(recipe.build).parameters
+            assert "model_aggregator" in arguments, recipe.name
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from tff_algos.experiments.settings import (
     ClientOptimizer,
     Cohort,
     LocalSteps,
-    Privacy,
     ServerOptimizer,
     Weighting,
     local_batches,
@@ -47,7 +46,6 @@ _RECORDS_BY_ARGUMENT: Mapping[str, type] = {
     "server_optimizer_fn": ServerOptimizer,
     "server_optimizer": ServerOptimizer,
     "client_weighting": Weighting,
-    "model_aggregator": Aggregation,
 }
 # Declared by builders, but the task's to say.
 _OF_TASK = ("num_clients",)
@@ -133,7 +131,7 @@ class Recipe:
         found = [r for name, r in _RECORDS_BY_ARGUMENT.items() if name in arguments]
         shared = [Cohort, LocalSteps] if self.local_steps else [Cohort]
         if "clients_per_round" not in self.without:
-            shared.append(Privacy)
+            shared.append(Aggregation)
         return tuple(dict.fromkeys(shared + found))
 
     def hyperparameters(self) -> Mapping[str, Hyperparameter]:
@@ -204,12 +202,16 @@ class Recipe:
         )
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
             of(each, settings)  # Checks fields against each other.
-        if "dp" in settings:
-            private_aggregators.check(settings, self.title, self.not_private)
         if "aggregator" in settings:
+            replaceable = "model_aggregator" in inspect.signature(self.build).parameters
             robust_aggregators.check(
-                settings["aggregator"], settings["clients_per_round"]
+                settings["aggregator"],
+                settings["clients_per_round"],
+                ""
+                if replaceable
+                else f"{self.title}, which has an aggregate of its own",
             )
+            private_aggregators.check(settings, self.title, self.not_private)
         self.check(settings)
         return settings
 
@@ -275,7 +277,7 @@ class Recipe:
         """
         found = private_aggregators.guarantee(settings, len(task.train_client_ids))
         if found is None:
-            return of(Aggregation, settings).build()
+            return robust_aggregators.build(settings["aggregator"])
         if has_statistics(task.model):
             raise HyperparameterError(
                 "dp",

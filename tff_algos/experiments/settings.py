@@ -67,28 +67,14 @@ class Weighting:
 
 @record
 class Aggregation:
-    """How clients' updates are combined.
+    """How clients' updates are combined, instead of their weighted mean.
 
     Attributes:
-      aggregator: What replaces the weighted mean of updates against malicious clients:
-        median, trimmed_mean:SHARE (left out at each end), geometric_median, krum:F (F
-        malicious clients per round), clip or zeroing (of updates longer than usual).
-    """
-
-    aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
-
-    def build(self) -> tff.aggregators.WeightedAggregationFactory | None:
-        """Returns the aggregator; None for the weighted mean."""
-        return robust_aggregators.build(self.aggregator)
-
-
-@record
-class Privacy:
-    """Differential privacy of clients, by noise on the sum of their updates.
-
-    Attributes:
-      dp: Clip every client's update and add Gaussian noise to their sum, at a server
-        that is trusted (central). Clients then weigh alike.
+      aggregator: What withstands malicious clients: median, trimmed_mean:SHARE (left out
+        at each end), geometric_median, krum:F (F malicious clients per round), clip or
+        zeroing (of updates longer than usual).
+      dp: Differential privacy of clients: clip every update and add Gaussian noise to
+        their sum, at a server that is trusted (central). Clients then weigh alike.
       dp_clip: Largest norm of a client's update: a number, or adaptive for the median
         norm, which is learned privately.
       dp_noise_multiplier: Standard deviation of the noise over the clipping norm.
@@ -96,6 +82,7 @@ class Privacy:
       dp_delta: The delta of (epsilon, delta).
     """
 
+    aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
     dp: Annotated[Literal["central"] | None, hparam()] = None
     dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = "adaptive"
     dp_noise_multiplier: Annotated[float | None, hparam(above=0)] = None
