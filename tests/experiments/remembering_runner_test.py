@@ -22,7 +22,7 @@ SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
 N = len(TASK.train_client_ids)
 ROUNDS = 7
-REMEMBERING_CLIENTS = ("scaffold", "feddyn", "gradma")
+REMEMBERING_CLIENTS = ("scaffold", "feddyn", "gradma", "ditto")
 
 BUILDERS = {
     "scaffold": lambda m: tff_algos.build_scaffold(
@@ -40,6 +40,7 @@ BUILDERS = {
     "gradma": lambda m: tff_algos.build_gradma(
         m, SGD(0.5), num_clients=N, persist_previous=True
     ),
+    "ditto": lambda m: tff_algos.build_ditto(m, SGD(0.5), personal_strength=0.1),
 }
 # One with vectors that all clients share, one with rows at clients and at the server.
 FAST = ("scaffold", "gradma")

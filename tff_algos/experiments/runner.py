@@ -15,7 +15,6 @@ import psutil
 import tensorflow_federated as tff
 
 from tff_algos import execution
-from tff_algos.algorithms.personal_process import PersonalProcess
 from tff_algos.clients import client_memory
 from tff_algos.experiments import (
     checkpoints,
@@ -145,13 +144,13 @@ class _Training:
         self, weights: tff.learning.models.ModelWeights, client_id: str
     ) -> tff.learning.models.ModelWeights:
         """Returns what a client predicts with; a newcomer, with the server's model."""
-        process = self._spec.stages[self._stage_index].process
+        stage = self._spec.stages[self._stage_index]
         position = cohorts.positions(self._spec.task).get(client_id)
-        if position is None or not isinstance(process, PersonalProcess):
+        if position is None or not stage.keeps_models:
             return weights
         with _naming_damaged_memory():
             row = self._memory.row(position)
-        return process.get_personal_weights(weights, row)
+        return stage.process.get_personal_weights(weights, row)
 
     def _restore(self):
         stages = self._spec.stages

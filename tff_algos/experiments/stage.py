@@ -6,7 +6,6 @@ from typing import Literal
 import attrs
 import tensorflow_federated as tff
 
-from tff_algos.algorithms.personal_process import PersonalProcess
 from tff_algos.clients.batching import BatchSpec, Examples
 from tff_algos.clients.client_memory import client_data_fields
 
@@ -52,7 +51,8 @@ class Stage:
     @property
     def keeps_models(self) -> bool:
         """Whether clients keep models, or parts of them, between rounds."""
-        return isinstance(self.process, PersonalProcess)
+        # By what it can do: a process may be wrapped.
+        return hasattr(self.process, "get_personal_weights")
 
     @property
     def client_data_fields(self) -> list[str]:

@@ -74,7 +74,7 @@ _PROCESSES = {
     ),
 }
 # Rows of clients, in float64 and in blocks; tables at the server; both.
-_REMEMBERING = ("scaffold", "feddyn", "moon", "mifa", "gradma")
+_REMEMBERING = ("scaffold", "feddyn", "moon", "mifa", "gradma", "ditto", "fedper")
 
 
 def _bits(values):
