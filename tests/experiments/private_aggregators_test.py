@@ -50,6 +50,13 @@ def test_the_noise_has_the_deviation_that_was_asked_for():
     assert abs(np.mean(found)) < 4 * 0.6 / np.sqrt(SIZE)
 
 
+def test_a_learned_norm_works_with_few_clients():
+    values = [np.full(SIZE, 1 / np.sqrt(SIZE), np.float32)] * 3
+    found = _aggregate(2.0, "adaptive", values)
+    # The first norm is 0.1; 2 / sqrt(1 - 1/4) of it is added to the sum.
+    assert np.std(found) == pytest.approx(0.2 / np.sqrt(0.75) / 3, rel=0.05)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "median", "inf", "nan"])
 def test_norms_that_mean_nothing_are_refused(text):
     with pytest.raises(HyperparameterError, match="dp_clip.*number > 0 or adaptive"):
@@ -146,6 +153,18 @@ def test_the_noise_is_among_what_a_run_resumes_with(result):
     noise = float(result.spec.hyperparameters["dp_noise_multiplier"])
     rounds = result.spec.guarantee.rounds
     assert noise == pytest.approx(rounds.noise_multiplier, rel=1e-4)
+
+
+def test_clients_that_take_part_in_every_round_have_no_such_epsilon():
+    with pytest.raises(HyperparameterError, match="malicious_every_round=True.*--dp"):
+        experiments.run(
+            "fedavg",
+            TASK,
+            clients_per_round=4,
+            dp="central",
+            dp_noise_multiplier=1.0,
+            attack="scale_update:2",
+        )
 
 
 def test_statistics_without_noise_are_refused():

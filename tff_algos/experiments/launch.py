@@ -226,6 +226,12 @@ def build_spec(
     initial_weights = _initial_weights(options, task)
     stages = recipe.stages(attack.task(task) if attack else task, resolved)
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
+    if guarantee is not None and attack is not None and attack.every_round:
+        raise HyperparameterError(
+            "malicious_every_round",
+            True,
+            "False with --dp, whose epsilon is that of clients sampled alike",
+        )
     hyperparameters = {"algo": recipe.name, "task": task_name}
     hyperparameters |= {"dataset": task.dataset_name}
     hyperparameters |= attrs.asdict(options)

@@ -135,7 +135,11 @@ def build(found: Guarantee, clip: str) -> tff.aggregators.WeightedAggregationFac
     factory = tff.aggregators.DifferentiallyPrivateFactory
     arguments = (rounds.noise_multiplier, float(rounds.clients_per_round))
     if norm is None:
-        private = factory.gaussian_adaptive(*arguments)
+        # TFF's deviation of the noise on the number of clipped clients, a twentieth of
+        # the cohort, cannot be private enough in a small one. TFF adds the more noise to
+        # updates, so that both together have the noise multiplier.
+        deviation = max(0.05 * rounds.clients_per_round, rounds.noise_multiplier)
+        private = factory.gaussian_adaptive(*arguments, clipped_count_stddev=deviation)
     else:
         private = factory.gaussian_fixed(*arguments, norm)
     return tff.aggregators.as_weighted_aggregator(private)
