@@ -88,7 +88,6 @@ def test_every_algorithm_runs_on_every_task(algo, task, tmp_path, capfd):
         *FASTEST_MODEL[task],
         *_short_rounds(catalog.get(algo)),
     ]
-    # Hundreds of models in one process would need tens of gigabytes.
     few = _is_fast(algo, task)
     finished = run_here(capfd, *arguments) if few else run_apart(tmp_path, *arguments)
     assert finished.status == 0, finished.err

@@ -1,11 +1,13 @@
 """The real main.py for tests: inside this process, or as a program of its own."""
 
+import functools
 import multiprocessing
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 
 import attrs
 from absl.testing import flagsaver
@@ -35,6 +37,45 @@ class Finished:
 def run_here(capfd, *arguments: str) -> Finished:
     """Runs main.py's `main` in this process: no second import of TensorFlow."""
     capfd.readouterr()
+    status = _run_with_new_flags(arguments)
+    out, err = capfd.readouterr()
+    return Finished(status, out, err)
+
+
+def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
+    """Runs main.py's `main` in another process, which ends after a few such runs.
+
+    A process that ran hundreds of models would hold tens of gigabytes; one that starts
+    for each run would import TensorFlow and convert the same functions with AutoGraph
+    each time, which takes longer than the run.
+
+    Args:
+      folder: Where it may keep what is printed.
+      *arguments: Of the command.
+    """
+    paths = folder / "out", folder / "err"
+    status = _pool().submit(_run_into, paths, arguments).result()
+    return Finished(status, *(path.read_text() for path in paths))
+
+
+@functools.cache
+def _pool() -> futures.Executor:
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tff_algos.experiments.runner"])
+    return futures.ProcessPoolExecutor(
+        max_workers=1, mp_context=processes, max_tasks_per_child=8
+    )
+
+
+def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> int:
+    for path, descriptor in zip(paths, (1, 2), strict=True):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+        os.close(file)
+    return _run_with_new_flags(arguments)
+
+
+def _run_with_new_flags(arguments: Sequence[str]) -> int:
     cli.define_flags()
     with flagsaver.flagsaver():
         # Flags of an earlier call must not stay set.
@@ -45,32 +86,9 @@ def run_here(capfd, *arguments: str) -> Finished:
             cli.run_parsed(cli.parse_flags(["main.py", *arguments]))
         except SystemExit as stop:
             status = stop.code
-    out, err = capfd.readouterr()
-    return Finished(status, out, err)
-
-
-def run_apart(folder: pathlib.Path, *arguments: str) -> Finished:
-    """Runs main.py's `main` in a process of its own, whose memory ends with it.
-
-    It is a copy of one that has imported TensorFlow and done nothing else.
-
-    Args:
-      folder: Where it may keep what is printed.
-      *arguments: Of the command.
-    """
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["main"])
-    paths = folder / "out", folder / "err"
-    process = processes.Process(target=_run_into, args=(paths, arguments))
-    process.start()
-    process.join()
-    return Finished(process.exitcode, *(path.read_text() for path in paths))
-
-
-def _run_into(paths: Sequence[pathlib.Path], arguments: Sequence[str]) -> None:
-    for path, descriptor in zip(paths, (1, 2), strict=True):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-    cli.run_parsed(cli.parse_flags(["main.py", *arguments]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
 
 
 def start(
