@@ -6,13 +6,14 @@ import tensorflow_federated as tff
 
 import tff_algos
 from tests.testing import block_problems, problems
-from tests.testing.remembering_cohorts import run
+from tests.testing.remembering_cohorts import Training, run
 from tests.testing.remembering_processes import (
     NUM_CLIENTS,
     cohort,
     invalid_clients,
     process,
 )
+from tff_algos import execution
 from tff_algos.algorithms import personal_process
 
 PERSONAL = ("ditto", "pfedme", "apfl", "fedper", "fedrep", "lg_fedavg", "local")
@@ -50,3 +51,42 @@ def test_parts_are_whole_blocks():
     assert first.trainable == (True, True, False, False, False, False)
     with pytest.raises(TypeError, match="BlockModel"):
         personal_process.last_blocks(problems.linear_model(), 1)
+
+
+# Weights of the model that clients send, of the blocks' sizes or of all.
+SENT = {
+    "ditto": 1,
+    "pfedme": 1,
+    "apfl": 1,
+    "fedper": "first blocks",
+    "fedrep": "first blocks",
+    "lg_fedavg": "last blocks",
+    "local": 0,
+}
+
+
+def _bytes_up(found, clients):
+    training = Training(found, NUM_CLIENTS)
+    with execution.measured_communication() as meter:
+        training.round(clients)
+    return meter.total.bytes_up / len(clients)
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_what_clients_keep_is_not_sent(name):
+    """Beside the part of the model: its weight, and sums of counts and metrics."""
+    blocks = isinstance(SENT[name], str)
+    model = block_problems.block_model() if blocks else problems.linear_model()
+    sizes = np.array([8 * np.size(each) for each in model.initial_weights[0]])
+    mask = {
+        "first blocks": lambda: personal_process.last_blocks(model, 1).trainable,
+        "last blocks": lambda: personal_process.first_blocks(model, 1).trainable,
+    }
+    kept = (
+        np.array(mask[SENT[name]]()) if blocks else np.full(len(sizes), not SENT[name])
+    )
+    others = _bytes_up(process("local"), cohort((0, 1, 2)))
+    sent = _bytes_up(process(name), cohort((0, 1), "blocks" if blocks else "linear"))
+    weight = 4 if np.any(~kept) else 0
+    assert others < 40
+    assert sent == sizes[~kept].sum() + weight + others

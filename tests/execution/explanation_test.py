@@ -28,8 +28,12 @@ def test_a_vectorized_pass_shows_its_chunks_and_the_memory_of_a_client():
     assert re.match(r"2\. clients: 5 clients, .* 3 aggregates on \S*CPU:0", lines[2])
     assert lines[3].strip() == "vectorized: 1 chunk of up to 64 clients"
     assert re.fullmatch(r"memory of a client: [\d.]+ bytes", lines[4].strip())
-    assert re.match(r"3\. server: ", lines[5])
-    assert lines[6].startswith("argument and result: ")
+    # Two weights and a bias, of float32, of which the sums for the metrics are more.
+    assert re.fullmatch(
+        r"sent per client: 36 bytes down, 72 bytes up", lines[5].strip()
+    )
+    assert re.match(r"3\. server: ", lines[6])
+    assert lines[7].startswith("argument and result: ")
 
 
 def test_clients_that_run_one_by_one_do_so_for_a_reason(monkeypatch):
@@ -100,5 +104,5 @@ def test_the_first_call_is_described_in_the_log_once(monkeypatch):
 )
 def test_memory_has_units(num_bytes, shown):
     report = explanation.PassReport(1, 1, ["leaf"], ["CPU:0"], "", num_bytes, 1, 0.5)
-    assert str(report).endswith(f"memory of a client: {shown}")
+    assert f"memory of a client: {shown}\n" in str(report)
     assert "1 client, 1 leaf and 1 aggregate on CPU:0, 500.0 ms" in str(report)

@@ -520,12 +520,12 @@ def test_ray_workers_give_one_processs_numbers(tmp_path, capfd):
         assert finished.status == 0, finished.err
         rows[runtime] = read_rows(tmp_path / runtime / "metrics.csv")
     for here, there in zip(rows["in_process"], rows["ray"], strict=True):
-        sent, received = there.pop("sent_bytes"), there.pop("received_bytes")
+        sent, received = there.pop("bytes_to_workers"), there.pop("bytes_from_workers")
         assert {**here, "seconds": 0} == {**there, "seconds": 0}
         # Weights and clients' rows, but no examples.
         assert 0 < sent < received
     summary = json.loads((tmp_path / "ray" / "summary.json").read_text())
-    assert summary["received_bytes_per_round"] == received
+    assert summary["bytes_from_workers_per_round"] == received
     assert "sent to workers and received per round" in finished.out
 
 

@@ -61,7 +61,7 @@ def test_the_table_of_a_run_has_its_numbers():
     assert found["peak memory"] == "900 MB, runtime 0 MB"
     label = "sent to workers and received per round"
     assert label not in found
-    traffic = {"sent_bytes_per_round": 1.5e6, "received_bytes_per_round": 2e7}
+    traffic = {"bytes_to_workers_per_round": 1.5e6, "bytes_from_workers_per_round": 2e7}
     table = report.results_table("A title", SUMMARY | traffic)
     assert label in table and "1.5 MB, 20 MB" in table
 

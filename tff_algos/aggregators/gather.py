@@ -1,11 +1,22 @@
 """Gathers clients' values as rows, for aggregates that are not sums."""
 
+from contextlib import nullcontext
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos import kept_marks
 
-def build_gather_computation(value_type: tff.Type) -> tff.Computation:
+
+def build_gather_computation(
+    value_type: tff.Type, *, kept_by_clients: bool = False
+) -> tff.Computation:
     """Builds `({value}@CLIENTS -> rows@SERVER)`; see `GatherFactory`.
+
+    Args:
+      value_type: The type of a client's value.
+      kept_by_clients: Whether values are what clients keep, which a deployment would not
+        send; they do not count as communication.
 
     Raises:
       TypeError: If `value_type` has tensors of unknown shape or non-tensors.
@@ -38,9 +49,12 @@ def build_gather_computation(value_type: tff.Type) -> tff.Computation:
     # Kept this simple so that a runtime can recognize that it only appends a row.
     @tff.tensorflow.computation(rows_type, value_type)
     def append(rows, value):
-        return tf.nest.map_structure(
-            lambda old, new: tf.concat([old, tf.expand_dims(new, 0)], 0), rows, value
-        )
+        with kept_marks.kept_by_clients() if kept_by_clients else nullcontext():
+            return tf.nest.map_structure(
+                lambda old, new: tf.concat([old, tf.expand_dims(new, 0)], 0),
+                rows,
+                value,
+            )
 
     @tff.tensorflow.computation(rows_type, rows_type)
     def merge(first, second):

@@ -10,8 +10,8 @@ Clients predict with the server's model and their own batch normalization.
 
 Reduces to: for a model without batch normalization, FedAvg.
 
-Cost per round: FedAvg's communication, less batch normalization, which a client
-remembers.
+Cost per round: a client sends FedAvg's update without batch normalization, which it
+remembers. It receives the whole model, from which its first round starts.
 """
 
 from tff_algos import client_works

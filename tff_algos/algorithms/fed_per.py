@@ -15,7 +15,8 @@ Clients predict with (w, h_k).
 Reduces to: without personal blocks, FedAvg; with nothing but personal blocks, training on
 each client alone.
 
-Cost per round: a client receives and sends the base, and remembers the head.
+Cost per round: a client sends the base and remembers the head. It receives the whole
+model, because its first round starts from the server's head.
 """
 
 from typing import Annotated

@@ -16,8 +16,9 @@ Clients predict with (w, h_k).
 Reduces to: without passes for the body, heads on a body that never moves; without passes
 for the head and with a head that nobody trains, FedAvg on the body.
 
-Cost per round: a client receives and sends the body, remembers the head, and takes
-head_passes + body_passes times FedAvg's steps.
+Cost per round: a client sends the body, remembers the head, and takes head_passes +
+body_passes times FedAvg's steps. It receives the whole model, because its first round
+starts from the server's head.
 """
 
 from typing import Annotated

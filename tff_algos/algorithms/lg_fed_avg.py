@@ -15,7 +15,8 @@ Clients predict with (r_k, w).
 
 Reduces to: without personal blocks, FedAvg.
 
-Cost per round: a client receives and sends the last blocks, and remembers the first.
+Cost per round: a client sends the last blocks and remembers the first. It receives the
+whole model, because its first round starts from the server's first blocks.
 """
 
 from typing import Annotated

@@ -8,7 +8,8 @@ v_k starts as the server's model, which never changes. Clients predict with v_k.
 
 Reduces to: with one client, SGD on its examples.
 
-Cost per round: nothing is sent. A client remembers one model and takes FedAvg's steps.
+Cost per round: a client sends nothing but metrics, remembers one model and takes FedAvg's
+steps. It receives the server's model, from which its first round starts.
 """
 
 from tff_algos import client_works

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import PartFactory
 from tff_algos.algorithms.arguments import (
     Distributor,
     Optimizer,
@@ -13,6 +14,7 @@ from tff_algos.algorithms.arguments import (
 )
 from tff_algos.algorithms.composition import compose
 from tff_algos.client_works import remembered_weights
+from tff_algos.client_works.partly_personal_training import others
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import BlockModel, WeightMask, local_model
 from tff_algos.models.local_model import ModelOrFn, Weights
@@ -100,7 +102,7 @@ def compose_partly_personal(
         client_work,
         server_optimizer,
         model_distributor=model_distributor,
-        model_aggregator=model_aggregator,
+        model_aggregator=PartFactory(others(personal.trainable), model_aggregator),
     )
     return PersonalProcess(
         process,

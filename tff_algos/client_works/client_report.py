@@ -65,6 +65,16 @@ class ClientReport:
         )
         return attrs.evolve(self, result=result, weighs_by_examples=False)
 
+    def without_statistics(self) -> "ClientReport":
+        """Returns the report of the update alone."""
+        update = self.result.update
+        if not isinstance(update, UpdateWithStatistics):
+            return self
+        result = tff.learning.templates.ClientResult(
+            update=update.update, update_weight=self.result.update_weight
+        )
+        return attrs.evolve(self, result=result)
+
     def with_num_examples(self, num_examples: tf.Tensor | None) -> "ClientReport":
         """Returns the report with another number of examples.
 

@@ -96,7 +96,7 @@ def build_partly_personal_client_work(
 
     Returns:
       A process typed as `build_remembering_process`'s; a row is the personal part, as in
-      `remembered_weights`.
+      `remembered_weights`. Where all statistics are personal, updates have none.
     """
     train = local_training.build_train(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
@@ -143,6 +143,8 @@ def build_partly_personal_client_work(
             ),
         )
         report = update.report(view, given.server_weights, client_weighting, weights)
+        if all(personal.non_trainable):
+            report = report.without_statistics()
         return RememberingReport(report, remembered_weights.row(weights, personal))
 
     return build_remembering_process(

@@ -6,6 +6,10 @@ from tff_algos.execution.array_dataset import (
     RecipeDataset,
 )
 from tff_algos.execution.client_passes import ClientError
+from tff_algos.execution.communication import (
+    Communication,
+    measured_communication,
+)
 from tff_algos.execution.dataflow import UnsupportedComputationError
 from tff_algos.execution.devices import UnknownDeviceError
 from tff_algos.execution.distributed.cluster import ClusterError
@@ -40,6 +44,7 @@ __all__ = [
     "CannotTravelError",
     "ClientError",
     "ClusterError",
+    "Communication",
     "ElementDataset",
     "InProcessContext",
     "NativeContext",
@@ -54,6 +59,7 @@ __all__ = [
     "WorkerStartError",
     "explain",
     "in_process_context",
+    "measured_communication",
     "native_context",
     "ray_context",
     "set_in_process_context",

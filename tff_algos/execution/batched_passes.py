@@ -13,7 +13,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.execution import accumulation, chunk_functions, client_batches, types
+from tff_algos.execution import (
+    accumulation,
+    chunk_functions,
+    client_batches,
+    types,
+    vectorization,
+)
 from tff_algos.execution.client_passes import (
     PassInputs,
     PassResult,
@@ -23,6 +29,7 @@ from tff_algos.execution.client_passes import (
     Workers,
     as_tensor,
 )
+from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
@@ -115,6 +122,9 @@ class BatchedPass:
             for device in devices
         ]
         self._read_data = Lazy(lambda: chunk_functions.build_data(work))
+        self._sent = SentValues(
+            client_pass.aggregates, lambda each: not vectorization.is_sum(each)
+        )
         self._accumulation = accumulation.Accumulation(
             client_pass.aggregates,
             devices[0],
@@ -180,15 +190,18 @@ class BatchedPass:
             ),
         )
 
-        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence]:
+        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence, int]:
             rest = running.collect(outputs.values, unit.start, stacked=True)
-            return rest, outputs.kept
+            sent = self._sent.num_bytes(outputs.values, len(unit))
+            return rest, outputs.kept, sent
 
-        for values, own in workers.map_units(work, collect):
+        bytes_up = 0
+        for values, own, sent in workers.map_units(work, collect):
             for each in own:
                 kept.append(each)
             running.add(values)
-        return PassResult(running.result(), kept.columns)
+            bytes_up += sent
+        return PassResult(running.result(), kept.columns, bytes_up)
 
     def run_chunk(
         self,

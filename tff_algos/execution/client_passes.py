@@ -14,6 +14,7 @@ import attrs
 import tensorflow as tf
 
 from tff_algos.execution import accumulation, graph_functions, graph_rewrites
+from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
@@ -71,10 +72,12 @@ class PassResult:
     Attributes:
       accumulators: A tensor for each tensor of the aggregates' accumulators.
       kept: For each kept output of the pass, a tensor per client.
+      bytes_up: Size of what the clients sent to the aggregates.
     """
 
     accumulators: Tensors
     kept: Sequence[Sequence[tf.Tensor]]
+    bytes_up: int = 0
 
 
 @attrs.frozen(eq=False)
@@ -137,6 +140,7 @@ class StreamingPass:
             Lazy(lambda d=device: graph_functions.build(client_pass.fragment, d))
             for device in devices
         ]
+        self._sent = SentValues(client_pass.aggregates)
         self._accumulation = accumulation.Accumulation(
             client_pass.aggregates,
             devices[0],
@@ -168,15 +172,17 @@ class StreamingPass:
             run=lambda unit: self.run_client(inputs, unit.start),
         )
 
-        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence]:
+        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence, int]:
             rest = running.collect(outputs.values, unit.start, stacked=False)
-            return rest, outputs.kept
+            return rest, outputs.kept, self._sent.num_bytes(outputs.values, len(unit))
 
-        for values, own in workers.map_units(work, collect):
+        bytes_up = 0
+        for values, own, sent in workers.map_units(work, collect):
             for each in own:
                 kept.append(each)
             running.add(values)
-        return PassResult(running.result(), kept.columns)
+            bytes_up += sent
+        return PassResult(running.result(), kept.columns, bytes_up)
 
     def run_client(self, inputs: PassInputs, position: int) -> UnitOutputs:
         """Runs one client.

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import attrs
 
+from tff_algos.execution.communication import Communication
+
 
 @attrs.frozen
 class StageReport:
@@ -40,6 +42,7 @@ class PassReport:
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
       seconds: How long it took, including tracing in the first call.
       workers: The other processes where clients ran, and what was sent; may be empty.
+      communication: What server and clients sent each other.
     """
 
     num_clients: int
@@ -51,6 +54,7 @@ class PassReport:
     chunk_size: int
     seconds: float
     workers: str = ""
+    communication: Communication = attrs.field(factory=Communication)
 
     def __str__(self) -> str:
         work = _count(len(self.leaves), "leaf", "leaves")
@@ -70,6 +74,12 @@ class PassReport:
             lines.append(self.workers)
         if self.client_bytes is not None:
             lines.append(f"memory of a client: {size(self.client_bytes)}")
+        if self.num_clients:
+            down, up = (
+                size(total / self.num_clients)
+                for total in attrs.astuple(self.communication)
+            )
+            lines.append(f"sent per client: {down} down, {up} up")
         return "\n    ".join(lines)
 
 

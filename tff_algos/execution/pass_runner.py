@@ -15,6 +15,11 @@ from tff_algos.execution.client_passes import (
     StreamingPass,
     Workers,
 )
+from tff_algos.execution.communication import (
+    Broadcasts,
+    Communication,
+    ports_to_clients,
+)
 from tff_algos.execution.explanation import PassReport
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
@@ -81,17 +86,21 @@ class PassRunner:
     def __init__(self, client_pass: ClientPass, resources: Resources):
         self._pass = client_pass
         self._resources = resources
+        self._to_clients = ports_to_clients(client_pass)
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
         # The lambda must not reference this object, to avoid a reference cycle.
         self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
-    def run(self, inputs: PassInputs) -> tuple[PassResult, PassReport]:
+    def run(
+        self, inputs: PassInputs, broadcasts: Broadcasts
+    ) -> tuple[PassResult, PassReport]:
         """Runs the pass over all clients.
 
         Args:
           inputs: The inputs.
+          broadcasts: What earlier passes of the same call sent to the clients.
 
         Returns:
           The results; streaming and vectorized passes agree up to rounding. And what
@@ -103,6 +112,9 @@ class PassRunner:
         start = time.perf_counter()
         result, one_by_one, chunk_size = self._run(inputs)
         known = self._vectorized.value_if_made
+        to_client = broadcasts.num_bytes(
+            {port: inputs.server[port] for port in self._to_clients}
+        )
         report = PassReport(
             num_clients=inputs.num_clients,
             num_aggregates=len(self._pass.aggregates),
@@ -113,6 +125,9 @@ class PassRunner:
             chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
             workers=self._resources.workers.describe(),
+            communication=Communication(
+                to_client * inputs.num_clients, result.bytes_up
+            ),
         )
         return result, report
 

@@ -11,7 +11,7 @@ from absl import logging
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 
-from tff_algos.execution import explanation, graph_functions, types
+from tff_algos.execution import communication, explanation, graph_functions, types
 from tff_algos.execution import plan as plan_lib
 from tff_algos.execution.client_passes import PassInputs, as_tensor
 from tff_algos.execution.dataflow import Placement, Port
@@ -126,6 +126,7 @@ class _Values:
 
     def __init__(self, num_clients: int):
         self.num_clients = num_clients
+        self.broadcasts = communication.Broadcasts()
         self._values: dict[Port, Any] = {}
 
     def set(self, port: Port, value: Any) -> None:
@@ -185,8 +186,10 @@ class _Step:
                 [values.get(port) for port in _zeros(step)],
                 values.num_clients,
                 self._max_kept_bytes,
-            )
+            ),
+            values.broadcasts,
         )
+        communication.record(report.communication)
         for port, value in zip(_totals(step), result.accumulators, strict=True):
             values.set(port, value)
         for port, column in zip(step.kept, result.kept, strict=True):

@@ -1,4 +1,4 @@
-"""Metrics of every round: their names, and the CSV and TensorBoard files."""
+"""Metrics of every round: the CSV and TensorBoard files."""
 
 import csv
 import math
@@ -13,12 +13,8 @@ import tensorflow_federated as tff
 from tff_algos.experiments import files
 from tff_algos.experiments.checkpoints import run_coroutine
 from tff_algos.experiments.errors import ResumeError
+from tff_algos.experiments.metric_names import ROUND
 
-ROUND = "round"
-SECONDS = "seconds"
-# Of a round whose clients run in other processes.
-SENT_BYTES, RECEIVED_BYTES = "sent_bytes", "received_bytes"
-EPSILON = "epsilon"
 _NUM_EXAMPLES = "num_examples"
 # Name prefixes of a learning process's parts that do not help a reader.
 _DROPPED_PREFIXES = ("client_work/", "finalizer/")

@@ -14,7 +14,7 @@ import numpy as np
 from tasks.task import Task
 from tff_algos.experiments.evaluation import ClientResult, evaluated_and_seen
 from tff_algos.experiments.figures import Figure
-from tff_algos.experiments.metrics_log import ROUND
+from tff_algos.experiments.metric_names import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
 _INITIAL, _PERSONALIZED, _OWN = "tab:blue", "tab:orange", "tab:green"

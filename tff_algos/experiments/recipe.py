@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 from tasks.task import Task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import (
+    compressed_sums,
     declarations,
     private_aggregators,
     robust_aggregators,
@@ -204,13 +205,15 @@ class Recipe:
             of(each, settings)  # Checks fields against each other.
         if "aggregator" in settings:
             replaceable = "model_aggregator" in inspect.signature(self.build).parameters
-            robust_aggregators.check(
-                settings["aggregator"],
-                settings["clients_per_round"],
+            obstacle = (
                 ""
                 if replaceable
-                else f"{self.title}, which has an aggregate of its own",
+                else f"{self.title}, which has an aggregate of its own"
             )
+            robust_aggregators.check(
+                settings["aggregator"], settings["clients_per_round"], obstacle
+            )
+            compressed_sums.check(settings, obstacle)
             private_aggregators.check(settings, self.title, self.not_private)
         self.check(settings)
         return settings
@@ -277,7 +280,9 @@ class Recipe:
         """
         found = private_aggregators.guarantee(settings, len(task.train_client_ids))
         if found is None:
-            return robust_aggregators.build(settings["aggregator"])
+            return robust_aggregators.build(
+                settings["aggregator"], compressed_sums.build(settings["compression"])
+            )
         if has_statistics(task.model):
             raise HyperparameterError(
                 "dp",

@@ -11,6 +11,12 @@ from tff_algos.experiments.declarations import (
     Task,
     resolve_pair,
 )
+from tff_algos.experiments.metric_names import (
+    BYTES_DOWN,
+    BYTES_UP,
+    WORKERS_DOWN,
+    WORKERS_UP,
+)
 from tff_algos.hyperparameters import REQUIRED, Hyperparameter
 
 
@@ -71,12 +77,12 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
             rows.append((name.replace("_", " "), str(count)))
     if summary["rounds_per_second"]:
         rows.append(("rounds per second", f"{summary['rounds_per_second']:.3g}"))
-    if "sent_bytes_per_round" in summary:
-        sent, received = (
-            f"{summary[f'{name}_bytes_per_round'] / 1e6:.3g} MB"
-            for name in ("sent", "received")
-        )
-        rows.append(("sent to workers and received per round", f"{sent}, {received}"))
+    for label, names in _EXCHANGED.items():
+        if f"{names[0]}_per_round" in summary:
+            sent, received = (
+                f"{summary[f'{name}_per_round'] / 1e6:.3g} MB" for name in names
+            )
+            rows.append((label, f"{sent}, {received}"))
     memory = summary["peak_memory_mb"]
     rows.append(
         (
@@ -87,6 +93,12 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
     return f"\n{title}\n{text_table(rows)}"
 
 
+_EXCHANGED = types.MappingProxyType(
+    {
+        "sent to clients and received per round": (BYTES_DOWN, BYTES_UP),
+        "sent to workers and received per round": (WORKERS_DOWN, WORKERS_UP),
+    }
+)
 _KINDS = types.MappingProxyType(
     {
         "initial": "initial accuracy",

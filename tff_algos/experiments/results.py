@@ -15,13 +15,15 @@ from tff_algos.experiments.evaluation import (
     personalization_summary,
 )
 from tff_algos.experiments.malicious_clients import Attack
-from tff_algos.experiments.metrics_log import (
-    RECEIVED_BYTES,
+from tff_algos.experiments.metric_names import (
+    BYTES_DOWN,
+    BYTES_UP,
     ROUND,
     SECONDS,
-    SENT_BYTES,
-    rounds_to_target,
+    WORKERS_DOWN,
+    WORKERS_UP,
 )
+from tff_algos.experiments.metrics_log import rounds_to_target
 from tff_algos.experiments.private_aggregators import Guarantee
 
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -211,7 +213,7 @@ def summarize(
         },
         **{
             f"{name}_per_round": _mean(rows, name)
-            for name in (SENT_BYTES, RECEIVED_BYTES)
+            for name in (BYTES_DOWN, BYTES_UP, WORKERS_DOWN, WORKERS_UP)
             if name in last
         },
     }

@@ -1,5 +1,6 @@
 """Robust aggregation by flag: `--aggregator=NAME[:VALUE]`."""
 
+import math
 from collections.abc import Callable
 
 import tensorflow_federated as tff
@@ -13,16 +14,36 @@ _CHOICES = (
 )
 
 
-def _robust(**kwargs: bool) -> tff.aggregators.WeightedAggregationFactory:
-    # Clips or zeroes updates that are long beside those of earlier rounds.
-    return tff.learning.robust_aggregator(**kwargs)
+_Weighted = tff.aggregators.WeightedAggregationFactory
 
 
-_WITHOUT_VALUE: dict[str, Callable[[], tff.aggregators.WeightedAggregationFactory]] = {
+def _clip(mean: _Weighted) -> _Weighted:
+    # As `tff.learning.robust_aggregator` does, whose mean cannot be chosen.
+    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+        initial_estimate=1.0, target_quantile=0.8, learning_rate=0.2
+    )
+    return tff.aggregators.clipping_factory(norm, mean)
+
+
+def _zero(mean: _Weighted) -> _Weighted:
+    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+        initial_estimate=10.0,
+        target_quantile=0.98,
+        learning_rate=math.log(10.0),
+        multiplier=2.0,
+        increment=1.0,
+    )
+    return tff.aggregators.zeroing_factory(norm, mean)
+
+
+# What clips or zeroes updates that are long beside those of earlier rounds.
+_AROUND_MEAN: dict[str, Callable[[_Weighted], _Weighted]] = {
+    "clip": _clip,
+    "zeroing": _zero,
+}
+_WITHOUT_VALUE: dict[str, Callable[[], _Weighted]] = {
     "median": aggregators.MedianFactory,
     "geometric_median": aggregators.GeometricMedianFactory,
-    "clip": lambda: _robust(zeroing=False, clipping=True),
-    "zeroing": lambda: _robust(zeroing=True, clipping=False),
 }
 _WITH_VALUE = {
     "trimmed_mean": lambda value: aggregators.TrimmedMeanFactory(float(value)),
@@ -30,14 +51,25 @@ _WITH_VALUE = {
 }
 
 
-def build(text: str | None) -> tff.aggregators.WeightedAggregationFactory | None:
+def build(
+    text: str | None,
+    sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
+) -> _Weighted | None:
     """Returns the aggregator that a flag's value names; None for the weighted mean.
+
+    Args:
+      text: The flag's value, or None.
+      sum_factory: The sum in the mean, if it is not the plain one; of no use to rules
+        that look at every single update.
 
     Raises:
       HyperparameterError: If the value names none.
     """
+    mean = tff.aggregators.MeanFactory(sum_factory)
     if text is None:
-        return None
+        return None if sum_factory is None else mean
+    if text in _AROUND_MEAN:
+        return _AROUND_MEAN[text](mean)
     name, colon, value = text.partition(":")
     try:
         if colon:

@@ -29,12 +29,16 @@ from tff_algos.experiments import (
     tensorboard_files,
 )
 from tff_algos.experiments.errors import ResumeError
-from tff_algos.experiments.metrics_log import (
+from tff_algos.experiments.metric_names import (
+    BYTES_DOWN,
+    BYTES_UP,
     EPSILON,
-    RECEIVED_BYTES,
     ROUND,
     SECONDS,
-    SENT_BYTES,
+    WORKERS_DOWN,
+    WORKERS_UP,
+)
+from tff_algos.experiments.metrics_log import (
     MetricsLog,
     describe_missing,
     flatten_metrics,
@@ -251,7 +255,8 @@ class _Training:
         datasets = self._cohorts.datasets(round_num)
         if self._memory is not None:
             datasets = self._with_memory(datasets, round_num)
-        output = stage.process.next(self._state, datasets)
+        with execution.measured_communication() as meter:
+            output = stage.process.next(self._state, datasets)
         if self._memory is not None:
             with results_folder.naming_errors(spec.output_dir):
                 self._memory.update(output.metrics["client_work"]["memory"])
@@ -259,9 +264,12 @@ class _Training:
         self._state = output.state
         self.rounds_done = round_num
         row = {"stage": stage.name, SECONDS: round(seconds, 4)}
+        sent = meter.total
+        if sent != execution.Communication():
+            row |= {BYTES_DOWN: sent.bytes_down, BYTES_UP: sent.bytes_up}
         if traffic is not None:
             traffic = execution.total_traffic() - traffic
-            row |= {SENT_BYTES: traffic.sent_bytes, RECEIVED_BYTES: traffic.reply_bytes}
+            row |= {WORKERS_DOWN: traffic.sent_bytes, WORKERS_UP: traffic.reply_bytes}
         if spec.guarantee is not None:
             row[EPSILON] = spec.guarantee.epsilon(round_num)
         row |= without_empty_means(flatten_metrics(output.metrics))

@@ -5,7 +5,11 @@ from typing import Annotated, Literal
 import tensorflow_federated as tff
 
 from tff_algos.clients.batching import BatchSpec, StepBatching
-from tff_algos.experiments import private_aggregators, robust_aggregators
+from tff_algos.experiments import (
+    compressed_sums,
+    private_aggregators,
+    robust_aggregators,
+)
 from tff_algos.hyperparameters import HyperparameterError, hparam, record
 from tff_algos.optimizers import build_optimizer
 
@@ -73,6 +77,9 @@ class Aggregation:
       aggregator: What withstands malicious clients: median, trimmed_mean:SHARE (left out
         at each end), geometric_median, krum:F (F malicious clients per round), clip or
         zeroing (of updates longer than usual).
+      compression: How clients' updates are sent in fewer bytes: quantize:BITS per number,
+        rotate_quantize:BITS (after a random rotation) or topk:SHARE (only the numbers of
+        largest magnitude).
       dp: Differential privacy of clients: clip every update and add Gaussian noise to
         their sum, at a server that is trusted (central). Clients then weigh alike.
       dp_clip: Largest norm of a client's update: a number, or adaptive for the median
@@ -83,6 +90,7 @@ class Aggregation:
     """
 
     aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
+    compression: Annotated[str | None, hparam(check=compressed_sums.build)] = None
     dp: Annotated[Literal["central"] | None, hparam()] = None
     dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = "adaptive"
     dp_noise_multiplier: Annotated[float | None, hparam(above=0)] = None

@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_algos.experiments.comparison import formats
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.metric_names import BYTES_DOWN, BYTES_UP
 from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
 from tff_algos.experiments.results import TARGET_ACCURACIES
 
@@ -31,6 +32,8 @@ _TITLES = types.MappingProxyType(
             "training clients' personalized accuracy"
         ),
         "personalization_seen.own_accuracy": "training clients' accuracy of own models",
+        f"{BYTES_DOWN}_per_round": "MB down per round",
+        f"{BYTES_UP}_per_round": "MB up per round",
         "seconds": "seconds per round",
     }
 )
@@ -123,6 +126,11 @@ class Column:
         return "accuracy" in self.name and not self.name.startswith("rounds_to")
 
     @property
+    def is_bytes(self) -> bool:
+        """Whether it is shown in megabytes."""
+        return self.name in (f"{BYTES_DOWN}_per_round", f"{BYTES_UP}_per_round")
+
+    @property
     def header(self) -> str:
         """What it is called in the table, with its unit."""
         kind, _, argument = self.name.partition(":")
@@ -144,6 +152,8 @@ class Column:
             return f"{100 * value:.2f}"
         if self.name.startswith("rounds_to"):
             return f"{value:.1f}".removesuffix(".0")
+        if self.is_bytes:
+            return formats.number(value / 1e6)
         return formats.number(value)
 
 
@@ -191,7 +201,8 @@ def default_columns(results: Sequence[Results]) -> list[Column]:
             for each in results
         )
     ]
-    columns[-1:-1] = [
+    after = columns.index(next(c for c in columns if c.is_bytes))
+    columns[after:after] = [
         parse_column(f"rounds_to:{target:g}") for target in reached[-_NUM_TARGETS:]
     ]
     return [column for column in columns if any(map(column.exists_in, results))]

@@ -14,7 +14,7 @@ import numpy as np
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import Outcomes
 from tff_algos.experiments.figures import Figure
-from tff_algos.experiments.metrics_log import ROUND
+from tff_algos.experiments.metric_names import ROUND
 
 # By label: rounds [r] and accuracies [seeds, r].
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]

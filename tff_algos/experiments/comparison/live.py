@@ -10,7 +10,8 @@ from typing import Self, TextIO
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import Run
 from tff_algos.experiments.errors import RunError
-from tff_algos.experiments.metrics_log import ROUND, read_rows
+from tff_algos.experiments.metric_names import ROUND
+from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.report import text_table
 
 _SECONDS_BETWEEN = 2.0

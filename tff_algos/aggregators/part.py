@@ -1,0 +1,114 @@
+"""Aggregates a part of clients' values, of which alone is sent."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
+
+
+class PartFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates some tensors of clients' values; the others are zeros, and not sent.
+
+    For models of which clients keep a part to themselves.
+    """
+
+    def __init__(
+        self,
+        is_sent: Sequence[bool],
+        inner: tff.aggregators.WeightedAggregationFactory | None = None,
+    ) -> None:
+        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+
+        Args:
+          is_sent: For each tensor of a value, whether it is aggregated.
+          inner: Aggregates a tuple of these tensors.
+
+        Raises:
+          TypeError: If `inner` is not a weighted aggregation factory.
+        """
+        self._is_sent = tuple(is_sent)
+        self._inner = weighted_or_mean(inner)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Returns the process for values and weights of the given types.
+
+        Its state and measurements are the inner process's; without a tensor that is
+        sent, it has none.
+
+        Raises:
+          ValueError: If `is_sent` is not about as many tensors as `value_type` has.
+        """
+        specs = tff.types.type_to_tf_tensor_specs(value_type)
+        flat = tf.nest.flatten(specs)
+        if len(flat) != len(self._is_sent):
+            raise ValueError(
+                f"Expected is_sent for {len(flat)} tensors, found {len(self._is_sent)}."
+            )
+        if not any(self._is_sent):
+            return _zeros(specs, value_type, weight_type)
+        is_sent = self._is_sent
+
+        @tff.tensorflow.computation(value_type)
+        def take(value):
+            tensors = zip(tf.nest.flatten(value), is_sent, strict=True)
+            return tuple(tensor for tensor, sent in tensors if sent)
+
+        part_type = take.type_signature.result
+        inner = self._inner.create(part_type, weight_type)
+
+        @tff.tensorflow.computation(part_type)
+        def put(part):
+            remaining = iter(part)
+            tensors = [
+                next(remaining) if sent else tf.zeros(spec.shape, spec.dtype)
+                for spec, sent in zip(flat, is_sent, strict=True)
+            ]
+            return tf.nest.pack_sequence_as(specs, tensors)
+
+        @tff.federated_computation(
+            inner.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            output = inner.next(state, tff.federated_map(take, value), weight)
+            return tff.templates.MeasuredProcessOutput(
+                output.state,
+                tff.federated_map(put, output.result),
+                output.measurements,
+            )
+
+        return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+def _zeros(
+    specs: object, value_type: tff.Type, weight_type: tff.Type
+) -> tff.templates.AggregationProcess:
+    """Returns the process whose result is zero, whatever the values."""
+
+    @tff.tensorflow.computation
+    def zeros():
+        return tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state, value, weight):
+        del value, weight
+        return tff.templates.MeasuredProcessOutput(
+            state,
+            tff.federated_eval(zeros, tff.SERVER),
+            tff.federated_value((), tff.SERVER),
+        )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

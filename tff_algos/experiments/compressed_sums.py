@@ -1,0 +1,63 @@
+"""Compression by flag: `--compression=NAME:VALUE`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_algos import aggregators
+from tff_algos.hyperparameters import HyperparameterError
+
+_CHOICES = (
+    "quantize:BITS or rotate_quantize:BITS with BITS in [1, 16], or topk:SHARE with a "
+    "share in (0, 1]"
+)
+_SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] = {
+    "quantize": lambda bits: aggregators.build_quantized_sum(int(bits)),
+    "rotate_quantize": lambda bits: aggregators.build_quantized_sum(
+        int(bits), rotate=True
+    ),
+    "topk": lambda share: aggregators.TopKSumFactory(float(share)),
+}
+
+
+def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | None:
+    """Returns the sum that a flag's value names; None for one of uncompressed values.
+
+    Raises:
+      HyperparameterError: If the value names none.
+    """
+    if text is None:
+        return None
+    name, _, value = text.partition(":")
+    try:
+        return _SUMS[name](value)
+    except (KeyError, ValueError) as error:
+        raise HyperparameterError("compression", text, f"one of {_CHOICES}") from error
+
+
+def check(settings: Mapping[str, Any], obstacle: str = "") -> None:
+    """Checks that an algorithm and its other settings go with compression.
+
+    Args:
+      settings: All settings of a run.
+      obstacle: The algorithm and why it has no aggregator to replace, or nothing.
+
+    Raises:
+      HyperparameterError: If they do not.
+    """
+    text = settings["compression"]
+    if text is None:
+        return
+    if settings["dp"] is not None:
+        obstacle = (
+            "--dp: a compressed update may be longer than the clipping norm, for which "
+            "the noise is chosen"
+        )
+    elif settings["aggregator"] not in (None, "clip", "zeroing"):
+        obstacle = (
+            f"--aggregator={settings['aggregator']}, which looks at every single update: "
+            "encoders decode their sum"
+        )
+    if obstacle:
+        raise HyperparameterError("compression", text, f"nothing with {obstacle}")
