@@ -132,9 +132,11 @@ def _run_driver(cluster, end: str, chosen: random.Random) -> Left:
     # Short, because of the sockets below it.
     folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
     before = set(os.listdir(_SHARED_MEMORY))
+    told, to_tell = os.pipe()
     pid = os.fork()
     if not pid:
-        _drive(cluster, end, folder)
+        _drive(cluster, end, folder, to_tell)
+    os.close(to_tell)
     if end == _AT_ANY_MOMENT:
         time.sleep(chosen.uniform(0.0, _MAX_START_SECONDS))
         os.kill(pid, signal.SIGKILL)
@@ -145,7 +147,11 @@ def _run_driver(cluster, end: str, chosen: random.Random) -> Left:
         time.sleep(0.05)
     expected = ENDS[end][1]
     if expected not in (None, status):
-        raise RuntimeError(f"Expected status {expected} after {end}, found {status}.")
+        error = os.read(told, 10_000).decode()
+        raise RuntimeError(
+            f"Expected status {expected} after {end}, found {status}. {error}"
+        )
+    os.close(told)
     left = _left(end, folder, before)
     deadline = time.monotonic() + _MAX_END_SECONDS
     while left and time.monotonic() < deadline:
@@ -157,8 +163,15 @@ def _run_driver(cluster, end: str, chosen: random.Random) -> Left:
     return left
 
 
-def _drive(cluster, end: str, folder: str) -> None:
-    """Starts Ray, lets a worker hold shared memory, and ends; never returns."""
+def _drive(cluster, end: str, folder: str, to_tell: int) -> None:
+    """Starts Ray, lets a worker hold shared memory, and ends; never returns.
+
+    Args:
+      cluster: The module that starts Ray.
+      end: How to end.
+      folder: For temporary files.
+      to_tell: Where to write why there is no Ray.
+    """
     os.setpgrp()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
@@ -182,7 +195,8 @@ def _drive(cluster, end: str, folder: str) -> None:
         status = 0
     except SystemExit as error:
         status = error.code
-    except cluster.ClusterError:
+    except cluster.ClusterError as error:
+        os.write(to_tell, str(error).encode())
         status = 7
     except _OursError:
         status = 5
