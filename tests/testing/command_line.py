@@ -63,7 +63,7 @@ def _pool() -> futures.Executor:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tff_algos.experiments.runner"])
     return futures.ProcessPoolExecutor(
-        max_workers=1, mp_context=processes, max_tasks_per_child=8
+        max_workers=1, mp_context=processes, max_tasks_per_child=4
     )
 
 
