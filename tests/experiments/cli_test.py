@@ -8,7 +8,13 @@ import sys
 import pytest
 
 import tasks
-from tests.testing.command_line import ROOT, SMALL, run_apart, run_here
+from tests.testing.command_line import (
+    ROOT,
+    SMALL,
+    run_apart,
+    run_here,
+    run_program,
+)
 from tff_algos.experiments import catalog, cli, declarations
 from tff_algos.experiments.metrics_log import read_rows
 
@@ -505,13 +511,13 @@ def test_both_runtimes_give_the_same_numbers(tmp_path, capfd):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4), name
 
 
-def test_ray_workers_give_one_processs_numbers(tmp_path, capfd):
+def test_ray_workers_give_one_processs_numbers(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
     rows = {}
     for runtime in ("in_process", "ray"):
         workers = ["--ray_workers=2"] if runtime == "ray" else []
-        finished = run_here(
-            capfd,
+        # A program of its own: Ray of other tests in this process may have its CPUs.
+        finished = run_program(
             "--algo=scaffold",
             "--task=emnist",
             "--only_digits",
