@@ -1,5 +1,6 @@
 """The columns of a comparison's table, on runs that are made up."""
 
+import json
 import math
 
 import pytest
@@ -168,3 +169,19 @@ def test_the_usual_columns_are_those_that_runs_have(tmp_path):
         "seconds",
     ]
     assert columns.default_columns([]) == []
+
+
+def test_a_usual_column_is_empty_for_a_run_without_it(tmp_path):
+    """Of an algorithm whose clients keep models, beside one whose clients do not."""
+    summary = tmp_path / "own" / "summary.json"
+    plain, own = (_results(tmp_path / name) for name in ("plain", "own"))
+    held = json.loads(summary.read_text())
+    held["personalization"]["own_accuracy"] = 0.5
+    held["bytes_up_per_round"] = 2e6
+    summary.write_text(json.dumps(held))
+    own = columns.read_results(summary.parent)
+    found = {column.name: column for column in columns.default_columns([plain, own])}
+    accuracy, sent = found["own_accuracy"], found["bytes_up_per_round"]
+    assert accuracy.value(plain) is None and accuracy.value(own) == 0.5
+    assert sent.header == "MB up per round" and sent.format(sent.value(own)) == "2.00"
+    assert sent.value(plain) is None

@@ -139,12 +139,16 @@ class Column:
         title = _TITLES.get(self.name, self.name)
         return f"{title}, %" if self.is_accuracy else title
 
-    def exists_in(self, results: Results) -> bool:
-        """Returns whether a run has a value of it."""
-        try:
-            return self.value(results) is not None
-        except ComparisonError:
-            return False
+    def if_any(self) -> "Column":
+        """Returns the column that is empty for runs without it, instead of an error."""
+
+        def value(results: Results) -> float | None:
+            try:
+                return self.value(results)
+            except ComparisonError:
+                return None
+
+        return attrs.evolve(self, value=value)
 
     def format(self, value: float) -> str:
         """Returns a value formatted for the table."""
@@ -188,7 +192,7 @@ def parse_column(name: str) -> Column:
 
 
 def default_columns(results: Sequence[Results]) -> list[Column]:
-    """Returns the columns to show of runs if none are asked for.
+    """Returns the columns to show of runs if none are asked for, which any run has.
 
     Rounds are given to the highest two usual accuracies that any run reached.
     """
@@ -205,7 +209,12 @@ def default_columns(results: Sequence[Results]) -> list[Column]:
     columns[after:after] = [
         parse_column(f"rounds_to:{target:g}") for target in reached[-_NUM_TARGETS:]
     ]
-    return [column for column in columns if any(map(column.exists_in, results))]
+    columns = [column.if_any() for column in columns]
+    return [
+        column
+        for column in columns
+        if any(column.value(each) is not None for each in results)
+    ]
 
 
 def _series_value(
