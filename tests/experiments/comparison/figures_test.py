@@ -55,6 +55,24 @@ def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path)
     assert figures.client_accuracies(results[:1]) == {}
 
 
+def test_models_that_clients_keep_are_a_third_kind(tmp_path):
+    results = _results(tmp_path, (0.5,))
+    (tmp_path / "per_client.csv").write_text(
+        "client_id,seen,num_train_examples,num_test_examples,epoch,accuracy,loss,"
+        "own_accuracy,own_loss\n"
+        "a,true,9,4,0,0.5,1.0,0.8,1.0\na,true,9,4,1,0.75,1.0,0.8,1.0\n"
+    )
+    kept = figures.client_accuracies([results])
+    assert kept == {"server's model": [0.5], "personalized": [0.75], "own model": [0.8]}
+    shared = {"server's model": [0.2], "personalized": [0.3]}
+    (axis,) = figures.plot_clients({"fedavg": shared, "ditto": kept}).axes
+    assert [line.get_label() for line in axis.lines if line.get_linewidth() == 8] == [
+        "server's model",
+        "personalized",
+        "own model",
+    ]
+
+
 def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
     figure = figures.plot_clients(
         {"fedavg": {"server's model": [0.2, 0.4]}, "uga": {"server's model": [0.6]}}

@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 import pathlib
+import types
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -79,12 +80,22 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     return figure
 
 
+# The models that a client may predict with, and their colors.
+_MODELS = types.MappingProxyType(
+    {
+        "server's model": "tab:blue",
+        "personalized": "tab:orange",
+        "own model": "tab:green",
+    }
+)
+
+
 def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float]]:
-    """Returns clients' accuracies, of all seeds: "server's model", "personalized".
+    """Returns clients' accuracies, of all seeds, with each of `_MODELS` that they have.
 
     Clients without test examples are not included.
     """
-    found: dict[str, list[float]] = {"server's model": [], "personalized": []}
+    found: dict[str, list[float]] = {name: [] for name in _MODELS}
     for each in results:
         path = each and each.folder / "per_client.csv"
         if not path or not path.is_file():
@@ -98,6 +109,8 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float
                 continue
             if line["epoch"] == "0":
                 found["server's model"].append(accuracy)
+                if line.get("own_accuracy"):
+                    found["own model"].append(float(line["own_accuracy"]))
             if last and line["epoch"] == str(last):
                 found["personalized"].append(accuracy)
     return {name: values for name, values in found.items() if values}
@@ -107,8 +120,7 @@ def plot_clients(
     by_label: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> matplotlib.figure.Figure:
     """Plots the distribution of clients' accuracies, a box for each row and kind."""
-    kinds = list(dict.fromkeys(kind for kinds in by_label.values() for kind in kinds))
-    colors = dict(zip(kinds, ("tab:blue", "tab:orange"), strict=False))
+    kinds = [kind for kind in _MODELS if any(kind in own for own in by_label.values())]
     figure = Figure(7.2, 1.4 + 0.4 * len(by_label) * len(kinds))
     axis = figure.subplots()
     height = 0.8 / len(kinds)
@@ -123,10 +135,10 @@ def plot_clients(
             showfliers=False,
             manage_ticks=False,
             patch_artist=True,
-            boxprops={"facecolor": colors[kind], "alpha": 0.5},
+            boxprops={"facecolor": _MODELS[kind], "alpha": 0.5},
             medianprops={"color": "black"},
         )
-        axis.plot([], [], linewidth=8, alpha=0.5, color=colors[kind], label=kind)
+        axis.plot([], [], linewidth=8, alpha=0.5, color=_MODELS[kind], label=kind)
     axis.set_yticks(range(len(by_label)), list(by_label), fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel("accuracy of a client, %")
