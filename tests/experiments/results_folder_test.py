@@ -93,7 +93,10 @@ def _with_cell(row, name, text):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda x: [x[0], [*x[1], "1"], x[2]], r"line 2 has \d+ values for \d+ columns"),
+        (
+            lambda x: [x[0], [*x[1], "1"], x[2]],
+            r"line 2 has \d+ values for \d+ columns",
+        ),
         (lambda x: [x[0], x[1], x[2][:3]], r"line 3 has 3 values for \d+ columns"),
         (_without_column("round"), "line 1 must name each column once, 'round' among"),
         (_with_cell(0, "stage", "round"), "line 1 must name each column once"),
