@@ -1,4 +1,4 @@
-"""A mark on aggregations of what clients keep, and only a simulation sees together.
+"""A mark on aggregations of what clients keep, which only a simulation collects.
 
 Clients are simulated, so their memory passes through the computation of a round, which
 hands all clients' new rows to its caller. A deployment would send nothing. The mark is a

@@ -3,12 +3,11 @@
 import pytest
 import tensorflow_federated as tff
 
-from tests.testing import tiny_task
-from tff_algos import aggregators, experiments
+from tests.testing import tiny_runs
+from tff_algos import aggregators
 from tff_algos.experiments import compressed_sums
 from tff_algos.hyperparameters import HyperparameterError
 
-TASK = tiny_task.make()
 NAMES = {
     "quantize:8": tff.aggregators.EncodedSumFactory,
     "rotate_quantize:4": tff.aggregators.EncodedSumFactory,
@@ -33,23 +32,9 @@ def test_other_names_are_refused_with_the_choices(name):
         compressed_sums.build(name)
 
 
-def _run(folder, algo="fedavg", **settings):
-    return experiments.run(
-        algo,
-        TASK,
-        output_dir=folder,
-        total_rounds=2,
-        clients_per_round=5,
-        client_learning_rate=0.5,
-        personalization_epochs=0,
-        rounds_per_eval=0,
-        **settings,
-    )
-
-
 def test_a_run_measures_what_compression_saves(tmp_path):
-    whole = _run(tmp_path / "whole")
-    half = _run(tmp_path / "half", compression="topk:0.5")
+    whole = tiny_runs.run(tmp_path / "whole")
+    half = tiny_runs.run(tmp_path / "half", compression="topk:0.5")
     down, up = (whole.metrics[f"bytes_{way}"] for way in ("down", "up"))
     # Nine weights in float32; five of them with their positions.
     saved = 5 * (9 * 4 - 5 * 8)
@@ -61,8 +46,8 @@ def test_a_run_measures_what_compression_saves(tmp_path):
 
 
 def test_clipping_goes_around_it(tmp_path):
-    result = _run(tmp_path, compression="topk:0.5", aggregator="clip")
-    plain = _run(tmp_path / "plain", compression="topk:0.5")
+    result = tiny_runs.run(tmp_path, compression="topk:0.5", aggregator="clip")
+    plain = tiny_runs.run(tmp_path / "plain", compression="topk:0.5")
     # The clipped updates' count is sent too.
     assert result.metrics["bytes_up"][0] > plain.metrics["bytes_up"][0]
     assert any(name.endswith("clipped_count") for name in result.metrics)
@@ -77,9 +62,9 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_does_not_go_with_it_is_refused_with_the_reason(reason, tmp_path):
     with pytest.raises(HyperparameterError, match=reason):
-        _run(tmp_path, compression="quantize:8", **REFUSED[reason])
+        tiny_runs.run(tmp_path, compression="quantize:8", **REFUSED[reason])
 
 
 def test_algorithms_with_an_aggregate_of_their_own_are_refused(tmp_path):
     with pytest.raises(HyperparameterError, match=r"FedMGDA\+, which has an aggregate"):
-        _run(tmp_path, "fedmgda_plus", compression="topk:0.1")
+        tiny_runs.run(tmp_path, "fedmgda_plus", compression="topk:0.1")

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow_federated as tff
 
-from tests.testing import tiny_task
+from tests.testing import tiny_runs, tiny_task
 from tff_algos import aggregators, experiments
 from tff_algos.experiments import robust_aggregators
 from tff_algos.hyperparameters import HyperparameterError
@@ -46,27 +46,13 @@ def test_krum_needs_enough_clients():
         robust_aggregators.check("krum:0", 2)
 
 
-def _run(folder, **settings):
-    return experiments.run(
-        "fedavg",
-        TASK,
-        output_dir=folder,
-        total_rounds=2,
-        clients_per_round=5,
-        client_learning_rate=0.5,
-        personalization_epochs=0,
-        rounds_per_eval=0,
-        **settings,
-    )
-
-
 def test_a_run_measures_how_many_were_left_out(tmp_path):
-    result = _run(tmp_path, aggregator="krum:1")
+    result = tiny_runs.run(tmp_path, aggregator="krum:1")
     assert result.metrics["aggregator/num_left_out"].tolist() == [4, 4]
 
 
 def test_a_run_that_cannot_be_is_refused_before_it_starts(tmp_path):
     with pytest.raises(HyperparameterError, match="krum:2"):
-        _run(tmp_path, aggregator="krum:2")
+        tiny_runs.run(tmp_path, aggregator="krum:2")
     with pytest.raises(HyperparameterError, match=r"FedMGDA\+, which has an aggregate"):
         experiments.run("fedmgda_plus", TASK, aggregator="median", output_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""Aggregates a part of clients' values, of which alone is sent."""
+"""Aggregates part of clients' values; clients send only that part."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
 class PartFactory(tff.aggregators.WeightedAggregationFactory):
     """Aggregates some tensors of clients' values; the others are zeros, and not sent.
 
-    For models of which clients keep a part to themselves.
+    For models that clients partly keep to themselves.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
         sent, it has none.
 
         Raises:
-          ValueError: If `is_sent` is not about as many tensors as `value_type` has.
+          ValueError: If `is_sent` and `value_type` differ in their number of tensors.
         """
         specs = tff.types.type_to_tf_tensor_specs(value_type)
         flat = tf.nest.flatten(specs)

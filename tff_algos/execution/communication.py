@@ -7,7 +7,7 @@ numbers, parameters of encoders), and from every client what an aggregation take
 of memory and values for a second pass, is not sent. A tensor that several passes or
 aggregations of one call use is sent once.
 
-Of a `tff.federated_select` the whole database is counted as sent to every client.
+A `tff.federated_select` counts as sending its whole database to every client.
 """
 
 import contextlib

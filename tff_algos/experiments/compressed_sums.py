@@ -22,7 +22,7 @@ _SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] 
 
 
 def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | None:
-    """Returns the sum that a flag's value names; None for one of uncompressed values.
+    """Returns the sum that a flag's value names; None for the plain sum.
 
     Raises:
       HyperparameterError: If the value names none.
