@@ -138,7 +138,8 @@ def main() -> None:
     parser.add_argument(
         "--clients_per_sum",
         type=int,
-        help="as of RayContext; results differ by rounding",
+        default=1,
+        help="as of RayContext; if more than 1, results differ by rounding",
     )
     arguments = parser.parse_args()
     known = engines.WORKLOADS
@@ -166,7 +167,7 @@ def main() -> None:
                 known[name],
                 contexts,
                 arguments.rounds,
-                arguments.clients_per_sum is not None,
+                arguments.clients_per_sum > 1,
             )
             print(table({name: measured[name]}), flush=True)
     print(table(measured))

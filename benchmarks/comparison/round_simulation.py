@@ -54,7 +54,8 @@ class _Workers:
         self._clients_per_sum = clients_per_sum
         # When each worker has computed what it has.
         self._free_at = [0.0] * num_workers
-        self._num_running = [0] * num_workers
+        # The number of units of each of a worker's calls.
+        self._queues: list[list[int]] = [[] for _ in range(num_workers)]
         self._has_server = [False] * num_workers
         self._link_out, self._link_in = 0.0, 0.0
         # Shares that have not arrived, by the time at which they are computed.
@@ -62,12 +63,12 @@ class _Workers:
         self._num_calls = 0
 
     def has_room(self) -> bool:
-        return min(self._num_running) < schedule.CALLS_PER_WORKER
+        return schedule.least_busy(self._queues) is not None
 
     def submit(self, share: range) -> int:
         costs = self._costs
         self.clock += costs.call_seconds
-        worker = min(range(self.num_workers), key=self._num_running.__getitem__)
+        worker = schedule.least_busy(self._queues)
         num_clients = len(share) * self._clients_per_sum
         sent = num_clients * costs.client_bytes
         if not self._has_server[worker]:
@@ -77,7 +78,7 @@ class _Workers:
         self._link_out = start + sent / costs.link_bytes
         start = max(self._link_out, self._free_at[worker])
         self._free_at[worker] = start + num_clients * costs.worker_seconds
-        self._num_running[worker] += 1
+        self._queues[worker].append(len(share))
         call, self._num_calls = self._num_calls, self._num_calls + 1
         heapq.heappush(self._computed, (self._free_at[worker], call, worker, share))
         return call
@@ -93,7 +94,7 @@ class _Workers:
             heapq.heappop(self._computed)
             self._link_in = arrival
             self.clock = max(self.clock, arrival)
-            self._num_running[worker] -= 1
+            self._queues[worker].remove(len(share))
             ended.append((call, list(share)))
         return ended
 

@@ -124,9 +124,9 @@ def main() -> None:
         told["workers"] = len(context.workers)
         submit = context._fleet.submit
 
-        def submit_and_lose_a_node(run):
+        def submit_and_lose_a_node(num_units, run):
             context._fleet.submit = submit
-            call = submit(run)
+            call = submit(num_units, run)
             pids = [info.pid for info in context.workers]
             nodes.remove_node(first, allow_graceful=False)
             _wait_until(lambda: not all(map(psutil.pid_exists, pids)))

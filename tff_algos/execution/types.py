@@ -116,10 +116,17 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         found = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"Expected a value of type {type_spec}, found {found}.")
     if is_view(value) and value.dtype == dtype:
-        # `tf.constant` would copy it, lest the tensor changes with the array.
-        device = eager_context.context().device_name
-        return ops.EagerTensor(value, device, tf.as_dtype(dtype).as_datatype_enum)
+        return as_tensor(value)
     return tf.constant(value, dtype)
+
+
+def as_tensor(array: np.ndarray) -> tf.Tensor:
+    """Returns a tensor in the memory of an array, which must not change any more.
+
+    `tf.constant` would copy it.
+    """
+    device = eager_context.context().device_name
+    return ops.EagerTensor(array, device, tf.as_dtype(array.dtype).as_datatype_enum)
 
 
 def as_numpy(tensor: tf.Tensor) -> Any:

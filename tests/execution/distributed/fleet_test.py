@@ -46,8 +46,8 @@ def test_a_killed_workers_clients_run_elsewhere_with_the_same_bits(
     assert len(before) == 2
     submit, killed = fleet.submit, []
 
-    def submit_and_kill(run):
-        call = submit(run)
+    def submit_and_kill(num_units, run):
+        call = submit(num_units, run)
         if len(killed) < num_killed:
             killed.append(sorted(before)[len(killed)])
             os.kill(killed[-1], signal.SIGKILL)

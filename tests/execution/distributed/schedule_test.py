@@ -126,10 +126,15 @@ class _Clock:
         self._num_calls = 0
 
     def has_room(self):
-        return min(map(len, self._queues)) < schedule.CALLS_PER_WORKER
+        return self._least_busy() is not None
+
+    def _least_busy(self):
+        return schedule.least_busy(
+            [[len(share) for *_, share in queue] for queue in self._queues]
+        )
 
     def submit(self, share):
-        worker = min(range(self.num_workers), key=lambda k: len(self._queues[k]))
+        worker = self._least_busy()
         queue, seconds = self._queues[worker], self._seconds_per_unit[worker]
         start = max(self.now, queue[-1][0]) if queue else self.now
         call, self._num_calls = self._num_calls, self._num_calls + 1
@@ -146,6 +151,18 @@ class _Clock:
 
     def abandon(self, calls):
         assert not calls
+
+
+def test_workers_of_one_speed_end_together():
+    calls = _Clock([1.0, 1.0])
+    list(schedule.replies_in_order(calls, 10))
+    assert calls.num_units == [5, 5] and calls.now == 5.0
+
+
+def test_the_next_share_goes_to_whoever_has_room_and_the_fewest_units():
+    assert schedule.least_busy([[3], [2, 1], [2]]) == 2
+    assert schedule.least_busy([[3, 3], [1, 1]]) is None
+    assert schedule.least_busy([]) is None
 
 
 def test_a_slow_worker_gets_less():

@@ -138,3 +138,18 @@ def test_a_recipe_that_cannot_be_imported_says_how_to_make_it_travel(monkeypatch
 def test_a_recipe_that_fails_names_the_machine_and_the_reason():
     with pytest.raises(values.NotReadableError, match=r"worker on .* \(no such file\)"):
         _arrived(execution.RecipeDataset(_PAIRS, failing))
+
+
+def test_a_read_only_array_is_used_in_place_and_others_are_copied():
+    # Aligned as Ray's store aligns: TensorFlow copies what its kernels cannot read.
+    memory = np.zeros((1 << 20) + 64, np.uint8)
+    array = memory[-memory.ctypes.data % 64 :][: 1 << 20].view(np.float32)
+    array[:] = np.arange(1 << 18)
+    copied = values.unpack_in_place(array)
+    array.flags.writeable = False
+    shared = values.unpack_in_place(array)
+    assert np.shares_memory(memoryview(shared), array)
+    assert not np.shares_memory(memoryview(copied), array)
+    for tensor in (copied, shared):
+        assert tensor.dtype == tf.float32
+        np.testing.assert_array_equal(tensor, array)

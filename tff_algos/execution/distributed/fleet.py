@@ -24,6 +24,19 @@ _MAX_FAILED_STARTS = 3
 _POLL_SECONDS = 10.0
 
 
+@attrs.frozen
+class _Call:
+    """A call of a worker.
+
+    Attributes:
+      number: Its number among all calls.
+      num_units: The number of units of its share.
+    """
+
+    number: int
+    num_units: int
+
+
 @attrs.define(eq=False)
 class _Member:
     """A worker.
@@ -33,14 +46,14 @@ class _Member:
       actor: Its Ray actor.
       start: The call that ends when it has started; `None` afterwards.
       info: What it is, once it has started.
-      calls: The numbers of its calls by their references, in order.
+      calls: Its calls by their references, in order.
     """
 
     number: int
     actor: Any
     start: Any
     info: worker.WorkerInfo | None = None
-    calls: dict[Any, int] = attrs.field(factory=dict)
+    calls: dict[Any, _Call] = attrs.field(factory=dict)
 
 
 class Fleet:
@@ -107,25 +120,29 @@ class Fleet:
 
     def has_room(self) -> bool:
         """Returns whether a worker takes another share now."""
-        return any(
-            member.info and len(member.calls) < schedule.CALLS_PER_WORKER
-            for member in self._members
-        )
+        return self._least_busy() is not None
 
-    def submit(self, run: Callable[[Any, int], Any]) -> tuple[int, int]:
-        """Calls the least busy worker.
+    def _least_busy(self) -> _Member | None:
+        started = [member for member in self._members if member.info]
+        position = schedule.least_busy(
+            [[call.num_units for call in each.calls.values()] for each in started]
+        )
+        return None if position is None else started[position]
+
+    def submit(self, num_units: int, run: Callable[[Any, int], Any]) -> tuple[int, int]:
+        """Calls the least busy worker; `has_room` said that there is one.
 
         Args:
+          num_units: The number of units of the share.
           run: Maps the worker's actor and its number to the reference of the call's
             result.
 
         Returns:
           The number of the call and the number of the worker.
         """
-        started = [member for member in self._members if member.info]
-        member = min(started, key=lambda each: len(each.calls))
+        member = self._least_busy()
         number = next(self._call_numbers)
-        member.calls[run(member.actor, member.number)] = number
+        member.calls[run(member.actor, member.number)] = _Call(number, num_units)
         return number, member.number
 
     def wait(self, seconds: float | None) -> list[tuple[int, worker.Reply | None]]:
@@ -170,8 +187,8 @@ class Fleet:
         """Keeps calls from starting; those that run go on, and their replies drop."""
         dropped = set(calls)
         for member in self._members:
-            for ref, number in member.calls.items():
-                if number in dropped:
+            for ref, call in member.calls.items():
+                if call.number in dropped:
                     self._ray.cancel(ref)
 
     def _add(self) -> None:
@@ -255,7 +272,7 @@ class Fleet:
             return []
         except errors.ObjectLostError:
             # The worker's machine died after the call had ended.
-            return [(member.calls.pop(ref), None)]
+            return [(member.calls.pop(ref).number, None)]
         except (
             errors.RayActorError,
             errors.WorkerCrashedError,
@@ -266,7 +283,7 @@ class Fleet:
         except errors.RayTaskError as error:
             del member.calls[ref]
             raise _cause(error) from error
-        return [(member.calls.pop(ref), reply)]
+        return [(member.calls.pop(ref).number, reply)]
 
     def _lost(
         self, member: _Member, error: Exception
@@ -278,7 +295,7 @@ class Fleet:
             member.info.host,
             _reason(error),
         )
-        lost = [(number, None) for number in member.calls.values()]
+        lost = [(call.number, None) for call in member.calls.values()]
         member.calls.clear()
         self._remove(member)
         self._add()

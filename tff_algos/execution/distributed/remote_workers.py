@@ -258,7 +258,7 @@ class _Calls:
                 self._directory.to_drop(worker),
             )
 
-        call, worker = self._fleet.submit(run)
+        call, worker = self._fleet.submit(len(share), run)
         traffic.num_calls += 1
         if worker not in self._took_part:
             self._took_part.add(worker)
@@ -312,5 +312,6 @@ def _outputs(reply: shares.UnitReply, unit: range, work: PassWork) -> UnitOutput
         position = unit.start + failure.client
         raise ClientError(position, work.inputs.num_clients, failure.cause)
     return UnitOutputs(
-        values.unpack_all(reply.values), list(map(values.unpack_all, reply.kept))
+        list(map(values.unpack_in_place, reply.values)),
+        list(map(values.unpack_all, reply.kept)),
     )

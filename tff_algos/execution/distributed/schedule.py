@@ -52,6 +52,19 @@ class Calls(Protocol):
         """Drops calls whose replies nobody needs."""
 
 
+def least_busy(queues: Sequence[Sequence[int]]) -> int | None:
+    """Returns which worker takes the next share; `None` if none has room.
+
+    Of those with room, the one with the fewest units: calls are of different sizes, and
+    a worker with few of them may have most of what is left.
+
+    Args:
+      queues: For each worker, the number of units of each of its calls.
+    """
+    with_room = (k for k, own in enumerate(queues) if len(own) < CALLS_PER_WORKER)
+    return min(with_room, key=lambda k: sum(queues[k]), default=None)
+
+
 def share_size(num_left: int, num_workers: int, threads_per_worker: int) -> int:
     """Returns the number of units of the next share.
 

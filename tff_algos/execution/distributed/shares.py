@@ -213,7 +213,7 @@ def _unpacked(column: Sequence[Any]) -> list[Any]:
 
 
 def _tensor(packed: Any) -> tf.Tensor:
-    value = values.unpack(packed)
+    value = values.unpack_in_place(packed)
     if isinstance(value, tf.data.Dataset):
         return tf.data.experimental.to_variant(value)
     return value

@@ -131,6 +131,16 @@ def unpack(packed: Any) -> tf.Tensor | tf.data.Dataset:
             return tf.constant(packed)
 
 
+def unpack_in_place(packed: Any) -> tf.Tensor | tf.data.Dataset:
+    """Returns what `unpack` does; a tensor uses the memory of a read-only array.
+
+    For values that are used up at once: Ray's store cannot free that memory before.
+    """
+    if isinstance(packed, np.ndarray) and not packed.flags.writeable:
+        return types.as_tensor(packed)
+    return unpack(packed)
+
+
 def num_bytes(packed: Any) -> int:
     """Returns about how many bytes a packed value, or a structure of them, takes."""
     match packed:
