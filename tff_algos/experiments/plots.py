@@ -198,23 +198,23 @@ def plot_personalization_by_client(
     final = np.array([result.accuracy[-1] for result in results])
     sizes = [10 + 60 * r.num_train_examples / _most(results) for r in results]
     axis.scatter(
-        initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED, label="fine-tuned"
+        initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED, label="personalized"
     )
     own = _own_accuracies(results)
     if own:
-        axis.scatter(
-            initial, own, s=sizes, alpha=0.5, color=_OWN, label="the client's own model"
-        )
+        axis.scatter(initial, own, s=sizes, alpha=0.5, color=_OWN, label="own model")
         figure.legend(loc="outside lower center", ncols=2)
     low = max(0.0, min([*initial, *final, *own]) - 0.05)
     axis.plot([low, 1], [low, 1], color="gray", linestyle="--", linewidth=1)
     if len(results) <= _MAX_CLIENTS_NAMED:
         for name, x, y in zip(_names(results), initial, final, strict=True):
             axis.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points")
-    better = np.mean(final > initial)
+    gains = f"{100 * np.mean(final > initial):.0f} % of clients gain"
+    if own:
+        gains += f", {100 * np.mean(np.array(own) > initial):.0f} % by their own model"
     axis.set_xlabel("initial accuracy")
     axis.set_ylabel("the client's accuracy" if own else "personalized accuracy")
-    axis.set_title(f"{title}\n{100 * better:.0f} % of clients gain (area: examples)")
+    axis.set_title(f"{title}\n{gains} (area: examples)")
     axis.set_aspect("equal")
     _show_per_cent(axis, "xy")
     axis.grid(alpha=0.3)
