@@ -43,7 +43,8 @@ from absl import app, flags
 
 import tasks
 import tff_algos
-from benchmarks.comparison import engines, machine, processes, summary
+from benchmarks.comparison import engines, gpu_report, processes, summary
+from benchmarks.comparison.gpu_report import Row
 from benchmarks.engines import recorder, run_bare_tf, tf_models, workloads
 from tasks.task import DataOptions
 from tff_algos import execution, experiments, messages
@@ -82,21 +83,6 @@ _TOLERANCES = {"without TF32": 1e-4, "with TF32": 1e-2}
 
 _LIMIT_MEGABYTES = 512  # Of a logical GPU.
 _ROW_COPIES = 4  # Gathered rows, parts of them on their way, and room for the model.
-
-
-@attrs.frozen
-class Row:
-    """One line of the report.
-
-    Attributes:
-      check: What was checked or measured.
-      found: The outcome in words.
-      passed: Whether the check passed; None for a measurement.
-    """
-
-    check: str
-    found: str
-    passed: bool | None = None
 
 
 @attrs.frozen
@@ -398,48 +384,6 @@ def _split_devices(section: str) -> None:
         tf.config.set_logical_device_configuration(gpu, parts)
 
 
-def markdown(sections: dict[str, list[Row]], heading: str) -> str:
-    """Returns the report: a table for every section."""
-    words = {True: "passed", False: "FAILED", None: ""}
-    lines = ["# GPU check", "", heading]
-    for name, rows in sections.items():
-        lines += ["", f"## {name}", "", "| check | found | |", "|---|---|---|"]
-        lines += [
-            f"| {row.check} | {row.found.replace('|', '/')} | {words[row.passed]} |"
-            for row in rows
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def write_report(
-    folder: pathlib.Path, sections: dict[str, list[Row]], seconds: float
-) -> bool:
-    """Writes report.md and results.json; returns whether no check failed."""
-    failed = [
-        f"{name}: {row.check}"
-        for name, rows in sections.items()
-        for row in rows
-        if row.passed is False
-    ]
-    described = machine.describe()
-    heading = (
-        f"{described['processor']}, {described['cores']} cores; {seconds:.0f} s. "
-        + (f"{len(failed)} failed: {'; '.join(failed)}." if failed else "All passed.")
-    )
-    text = markdown(sections, heading)
-    (folder / "report.md").write_text(text, encoding="utf-8")
-    content = {
-        "machine": described,
-        "seconds": seconds,
-        "sections": {
-            name: [attrs.asdict(row) for row in rows] for name, rows in sections.items()
-        },
-    }
-    (folder / "results.json").write_text(json.dumps(content, indent=2), "utf-8")
-    print(text)
-    return not failed
-
-
 def _run_section(name: str, folder: pathlib.Path, seconds: float) -> list[Row]:
     """Runs a section in another process."""
     if seconds <= 0:
@@ -503,7 +447,7 @@ def main(argv: list[str]) -> None:
         sections[name] = _run_section(name, folder, left)
         elapsed = time.monotonic() - start
         print(f"{name}: done after {elapsed:.0f} s", file=sys.stderr, flush=True)
-    if not write_report(folder, sections, time.monotonic() - start):
+    if not gpu_report.write(folder, sections, time.monotonic() - start):
         sys.exit(1)
 
 

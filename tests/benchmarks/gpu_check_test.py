@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from benchmarks import gpu_check
-from benchmarks.comparison import engines
+from benchmarks.comparison import engines, gpu_report
+from benchmarks.comparison.gpu_report import Row
 from benchmarks.engines.workloads import Workload
-from benchmarks.gpu_check import Devices, Row
+from benchmarks.gpu_check import Devices
 from tff_algos.experiments import catalog
 
 ONE_CPU = Devices("CPU:0", ("CPU:0", "CPU:0"))
@@ -86,13 +87,13 @@ def test_exhausted_memory_names_how_many_clients_to_try(monkeypatch):
 
 def test_the_report_says_what_failed(tmp_path, capsys):
     sections = {"a": [Row("x", "1 | 2"), Row("y", "bad", False)], "b": []}
-    assert not gpu_check.write_report(tmp_path, sections, 1.0)
+    assert not gpu_report.write(tmp_path, sections, 1.0)
     text = (tmp_path / "report.md").read_text()
     assert "1 failed: a: y." in text and "| y | bad | FAILED |" in text
     assert "| x | 1 / 2 |  |" in text and text in capsys.readouterr().out
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["sections"]["a"][1]["passed"] is False
-    assert gpu_check.write_report(tmp_path, {"a": [Row("y", "good", True)]}, 1.0)
+    assert gpu_report.write(tmp_path, {"a": [Row("y", "good", True)]}, 1.0)
 
 
 def _run(*arguments):

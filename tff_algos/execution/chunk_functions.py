@@ -148,6 +148,7 @@ def map_clients(
             return tf.vectorized_map(
                 one, (tf.range(num_clients), *own), fallback_to_while_loop=False
             )
+    # What pfor raises where an op has no vectorized form.
     except (ValueError, NotImplementedError, TypeError) as error:
         raise vectorization.NotVectorizableError(str(error)) from error
 
