@@ -3,7 +3,8 @@
     python benchmarks/ray_overhead.py --workloads=W1,W2 --workers=1,2
 
 The contexts take turns, round by round, so that a slowdown of the machine affects all of
-them, and must agree to the bit. Prints seconds per round, the bytes that the driver sent
+them, and must agree to the bit, or with --clients_per_sum or --intra_op_threads up to
+rounding. Prints seconds per round, the bytes that the driver sent
 and received, and the seconds that the workers computed. Needs `make setup RAY=1`.
 """
 
@@ -141,6 +142,11 @@ def main() -> None:
         default=1,
         help="as of RayContext; if more than 1, results differ by rounding",
     )
+    parser.add_argument(
+        "--intra_op_threads",
+        type=int,
+        help="as of RayContext; results then differ by rounding",
+    )
     arguments = parser.parse_args()
     known = engines.WORKLOADS
     unknown = [n for n in arguments.workloads.split(",") if n not in known]
@@ -158,6 +164,7 @@ def main() -> None:
                 number,
                 resources_per_worker=per_worker,
                 clients_per_sum=arguments.clients_per_sum,
+                intra_op_threads=arguments.intra_op_threads,
             )
             stack.enter_context(contextlib.closing(context))
             contexts[f"{number} Ray worker{'s' if number > 1 else ''}"] = context
@@ -167,7 +174,7 @@ def main() -> None:
                 known[name],
                 contexts,
                 arguments.rounds,
-                arguments.clients_per_sum > 1,
+                arguments.clients_per_sum > 1 or arguments.intra_op_threads is not None,
             )
             print(table({name: measured[name]}), flush=True)
     print(table(measured))

@@ -77,7 +77,7 @@ def test_a_killed_workers_clients_run_elsewhere_with_the_same_bits(
 def test_a_worker_with_another_version_is_refused_by_name(field):
     own = worker.versions()
     changed = attrs.evolve(own, **{field: "other"})
-    info = worker.WorkerInfo(changed, "somewhere", 1, (), "")
+    info = worker.WorkerInfo(changed, "somewhere", 1, (), "", 1)
     with pytest.raises(
         execution.ClusterError, match=f"somewhere has {field} other, this process has"
     ):

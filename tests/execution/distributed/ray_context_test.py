@@ -14,6 +14,7 @@ from tests.testing.plane_processes import SGDM, points, process
 from tests.testing.remembering_cohorts import run
 from tests.testing.remembering_processes import some_rounds
 from tff_algos import execution
+from tff_algos.execution.distributed import worker
 
 _LABELS = 10
 
@@ -167,6 +168,24 @@ def test_clients_per_sum_changes_results_by_rounding_and_sends_less(two_workers)
     assert runs[1, "bytes"] == 4 * runs[4, "bytes"]
 
 
+def test_a_worker_uses_the_threads_within_an_op_that_it_is_given(two_workers):
+    own = execution.InProcessContext()
+    learning = process("two layers", "sgd")
+    cohort = [points(3 + k, k).batch(2) for k in range(5)]
+    # Beside the two workers, which have all CPUs.
+    with execution.ray_context(
+        1, resources_per_worker={"memory": 1}, intra_op_threads=3
+    ) as context:
+        (info,) = context.workers
+        runs = [_bits(_rounds(learning, [cohort], each)) for each in (context, own)]
+    assert info.intra_op_threads == 3
+    assert {w.intra_op_threads for w in two_workers.workers} == {
+        worker.intra_op_threads()
+    }
+    for a, b in zip(*runs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
 def test_random_numbers_of_clients_in_turn_stay_here(two_workers):
     @tff.tensorflow.computation(np.float32)
     def noisy(x):
@@ -262,6 +281,7 @@ def test_what_cannot_be_sent_names_the_client(two_workers):
     [
         ({"num_workers": 0}, "num_workers of at least 1, found 0"),
         ({"num_workers": 1, "clients_per_sum": 0}, "clients_per_sum of at least 1"),
+        ({"num_workers": 1, "intra_op_threads": 0}, "intra_op_threads of at least 1"),
         (
             {"num_workers": 1, "resources_per_worker": {"GPU": -1}},
             "more than 0, found GPU: -1",

@@ -72,6 +72,7 @@ class Fleet:
         resources_per_worker: Mapping[str, float],
         start_seconds: float,
         max_cached_bytes: int = 1 << 30,
+        intra_op_threads: int | None = None,
     ):
         """Starts the workers and waits for all of them.
 
@@ -81,6 +82,8 @@ class Fleet:
           resources_per_worker: What each of them takes, by Ray's names.
           start_seconds: How long to wait.
           max_cached_bytes: Each worker's memory for clients' datasets and batches.
+          intra_op_threads: How many threads a worker uses within an op; `None` for as
+            many as this process.
 
         Raises:
           ClusterError: If a worker does not start in time, or is not like this process.
@@ -96,6 +99,7 @@ class Fleet:
         self._members: list[_Member] = []
         self._resources = dict(resources_per_worker)
         self._max_cached_bytes = max_cached_bytes
+        self._intra_op_threads = intra_op_threads or worker.intra_op_threads()
         try:
             for _ in range(num_workers):
                 self._add()
@@ -206,7 +210,7 @@ class Fleet:
             runtime_env={"env_vars": worker_environment()},
         )
         actor = actor_class.remote(
-            self.threads_per_worker, worker.intra_op_threads(), self._max_cached_bytes
+            self.threads_per_worker, self._intra_op_threads, self._max_cached_bytes
         )
         start = actor.describe.remote()
         self._members.append(_Member(next(self._numbers), actor, start))

@@ -31,11 +31,12 @@ class RayContext(in_process.InProcessContext):
         clients_per_sum: int = 1,
         start_seconds: float = 300.0,
         max_cached_bytes: int = 1 << 30,
+        intra_op_threads: int | None = None,
         **kwargs: Any,
     ):
         """Initializes the context; see `set_ray_context` for the arguments."""
         per_worker = dict(resources_per_worker or {"CPU": 1})
-        _check(num_workers, per_worker, clients_per_sum)
+        _check(num_workers, per_worker, clients_per_sum, intra_op_threads)
         super().__init__(max_cached_bytes=max_cached_bytes, **kwargs)
         cluster = cluster_lib.open_cluster(address, num_workers, per_worker)
         try:
@@ -45,6 +46,7 @@ class RayContext(in_process.InProcessContext):
                 per_worker,
                 start_seconds,
                 max_cached_bytes,
+                intra_op_threads,
             )
         except BaseException:
             cluster.close()
@@ -88,14 +90,15 @@ def set_ray_context(
     clients_per_sum: int = 1,
     start_seconds: float = 300.0,
     max_cached_bytes: int = 1 << 30,
+    intra_op_threads: int | None = None,
     **kwargs: Any,
 ) -> RayContext:
     """Makes Ray workers run clients, as this thread's default context.
 
     Results do not depend on the number of workers, nor on which of them fail. With
     `clients_per_sum=1` they are those of the in-process context to the bit, if
-    TensorFlow uses as many threads within an op there (`TF_NUM_INTRAOP_THREADS`), and
-    processors are of the same kind.
+    TensorFlow uses as many threads within an op there, and processors are of the same
+    kind.
 
     Args:
       num_workers: The number of workers; `None` for as many as there is room for.
@@ -111,6 +114,8 @@ def set_ray_context(
       start_seconds: How long to wait for the workers, which import TensorFlow.
       max_cached_bytes: Each worker's memory for clients' datasets and their batches,
         which are sent once as long as they fit and the same datasets are used.
+      intra_op_threads: How many threads a worker uses within an op. `None` for as many
+        as this process, for its bits; a worker with one CPU is faster with 1.
       **kwargs: As in `set_in_process_context`.
 
     Returns:
@@ -131,6 +136,7 @@ def set_ray_context(
         clients_per_sum=clients_per_sum,
         start_seconds=start_seconds,
         max_cached_bytes=max_cached_bytes,
+        intra_op_threads=intra_op_threads,
         **kwargs,
     )
     tff.framework.set_default_context(context)
@@ -172,13 +178,17 @@ def _close_all(fleet: Fleet, cluster: cluster_lib.Cluster, owner: int) -> None:
 
 
 def _check(
-    num_workers: int | None, per_worker: Mapping[str, float], clients_per_sum: int
+    num_workers: int | None,
+    per_worker: Mapping[str, float],
+    clients_per_sum: int,
+    intra_op_threads: int | None,
 ) -> None:
     for name, value in (
-        ("num_workers", 1 if num_workers is None else num_workers),
+        ("num_workers", num_workers),
         ("clients_per_sum", clients_per_sum),
+        ("intra_op_threads", intra_op_threads),
     ):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"Expected {name} of at least 1, found {value}.")
     for name, amount in per_worker.items():
         if amount <= 0:

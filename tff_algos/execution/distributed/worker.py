@@ -59,6 +59,7 @@ class WorkerInfo:
       pid: Its process id.
       devices: The devices that it uses.
       processor: The vector instructions of its processor.
+      intra_op_threads: The number of threads that it uses within an op.
     """
 
     versions: Versions
@@ -66,6 +67,7 @@ class WorkerInfo:
     pid: int
     devices: tuple[str, ...]
     processor: str
+    intra_op_threads: int
 
 
 def versions() -> Versions:
@@ -139,7 +141,7 @@ class Worker:
 
         Args:
           num_threads: How many clients run at a time.
-          num_intra_op_threads: As `intra_op_threads` of the driver.
+          num_intra_op_threads: How many threads to use within an op.
           max_cached_bytes: Memory for clients' datasets and for their batches.
         """
         if intra_op_threads() != num_intra_op_threads:
@@ -168,6 +170,7 @@ class Worker:
             os.getpid(),
             tuple(self._resources.devices),
             processor(),
+            intra_op_threads(),
         )
 
     def run(
