@@ -32,7 +32,7 @@ _MAX_WAIT_SECONDS = 180.0
 
 
 @contextlib.contextmanager
-def _started() -> Iterator:
+def started() -> Iterator:
     """Starts a head without CPUs, and ends all raylets."""
     cluster_lib.import_ray()
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
@@ -105,7 +105,7 @@ def _has_two_workers(context) -> bool:
 
 def main() -> None:
     told = {}
-    with _started() as nodes:
+    with started() as nodes:
         # Logical GPUs: Ray counts them, TensorFlow sees none.
         first, _ = (nodes.add_node(num_cpus=2, num_gpus=1) for _ in range(2))
         address = {"address": nodes.address, "resources_per_worker": _PER_WORKER}

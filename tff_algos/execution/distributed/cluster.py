@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from tff_algos import messages
+from tff_algos.execution.distributed import tokens
 from tff_algos.execution.distributed.janitor import Janitor
 
 # Values on their way; Ray writes what exceeds it to disk.
@@ -204,6 +205,10 @@ def _check_address(address: str) -> None:
 
 
 def _join(ray: Any, address: str) -> "_Close":
+    # Ray looks after the token of this machine's cluster itself.
+    obstacle = "" if address == _OWN_MACHINE else tokens.show(address)
+    if obstacle:
+        raise _refused(address, obstacle)
     close = _Close(ray)
     try:
         with _own_signals():
@@ -215,12 +220,14 @@ def _join(ray: Any, address: str) -> "_Close":
     except BaseException as error:
         close()
         if isinstance(error, Exception):
-            raise ClusterError(
-                f"ray_address: cannot join a Ray cluster at {messages.shown(address)}: "
-                f"{_reason(error)}"
-            ) from error
+            raise _refused(address, _reason(error)) from error
         raise
     return close
+
+
+def _refused(address: str, reason: str) -> ClusterError:
+    shown = messages.shown(address)
+    return ClusterError(f"ray_address: cannot join a Ray cluster at {shown}: {reason}")
 
 
 def _reason(error: Exception) -> str:
