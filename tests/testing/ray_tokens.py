@@ -1,9 +1,9 @@
-"""Clusters that ask for a token, or for none, and drivers that have one, or none.
+"""Clusters that require a token, or none, and drivers that have one, or none.
 
     python -m tests.testing.ray_tokens token|disabled
 
-Prints as JSON what each driver of a cluster in that mode found. Processes of their own,
-because one has one Ray and one mode.
+Prints as JSON what each driver of a cluster in that mode found. Every driver is a process
+of its own, because Ray reads the mode once per process.
 """
 
 import json
@@ -38,7 +38,7 @@ def _join(address: str) -> str:
         def greet(self) -> str:
             return "joined"
 
-    # Whoever joins a cluster on the loopback interface has to be there as well.
+    # Ray would look for the cluster at this machine's other address.
     with cluster_lib._on_loopback():
         try:
             cluster = cluster_lib.open_cluster(address, 1, {"CPU": 1})
@@ -50,9 +50,9 @@ def _join(address: str) -> str:
     return answer
 
 
-def _told_by_drivers(mode: str) -> dict[str, str]:
-    # Not the token of the user of this machine.
-    os.environ["HOME"] = tempfile.mkdtemp()
+def _told_by_drivers(mode: str, home: str) -> dict[str, str]:
+    """Starts a cluster, and drivers whose home folder has no token."""
+    os.environ["HOME"] = home
     token = {"RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
     of_cluster = {**token, "RAY_AUTH_MODE": mode}
     os.environ.update(of_cluster)
@@ -66,6 +66,7 @@ def _told_by_drivers(mode: str) -> dict[str, str]:
             "without": _told_by_driver(nodes.address),
             "other mode": _told_by_driver(nodes.address, **token, RAY_AUTH_MODE=other),
         }
+        # Ending the cluster is a request as well.
         os.environ.update(of_cluster)
     return told
 
@@ -73,7 +74,8 @@ def _told_by_drivers(mode: str) -> dict[str, str]:
 def main() -> None:
     (argument,) = sys.argv[1:]
     if argument in ("token", "disabled"):
-        print(json.dumps(_told_by_drivers(argument)), flush=True)
+        with tempfile.TemporaryDirectory() as home:
+            print(json.dumps(_told_by_drivers(argument, home)), flush=True)
         os._exit(0)
     print(_join(argument), flush=True)
 

@@ -1,4 +1,4 @@
-"""Joining clusters that ask for a token, and clusters that do not."""
+"""Joining clusters that require a token, and clusters that do not."""
 
 import json
 import pathlib
@@ -22,20 +22,20 @@ def _told(mode):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_cluster_that_asks_for_a_token_is_shown_it():
+def test_a_token_is_sent_to_a_cluster_that_requires_it():
     told = _told("token")
     assert told["with a token"] == "joined"
     assert told["without"].endswith(
-        "it asks for a token: copy ~/.ray/auth_token from its head."
+        "it requires a token: copy ~/.ray/auth_token from its head."
     )
     assert told["other mode"].endswith(
-        "it asks for a token, but RAY_AUTH_MODE=disabled: unset RAY_AUTH_MODE."
+        "it requires a token, but RAY_AUTH_MODE=disabled: unset RAY_AUTH_MODE."
     )
 
 
-def test_a_cluster_that_asks_for_none_is_joined_with_and_without():
+def test_a_cluster_without_authentication_is_joined_with_and_without_a_token():
     told = _told("disabled")
     assert told["with a token"] == told["without"] == "joined"
     assert told["other mode"].endswith(
-        "it asks for no token, but RAY_AUTH_MODE=token: unset RAY_AUTH_MODE."
+        "it requires no token, but RAY_AUTH_MODE=token: unset RAY_AUTH_MODE."
     )

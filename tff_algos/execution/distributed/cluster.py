@@ -205,8 +205,8 @@ def _check_address(address: str) -> None:
 
 
 def _join(ray: Any, address: str) -> "_Close":
-    # Ray looks after the token of this machine's cluster itself.
-    obstacle = "" if address == _OWN_MACHINE else tokens.show(address)
+    # Ray itself sends the token to a cluster that it finds on this machine.
+    obstacle = "" if address == _OWN_MACHINE else tokens.send_if_required(address)
     if obstacle:
         raise _refused(address, obstacle)
     close = _Close(ray)

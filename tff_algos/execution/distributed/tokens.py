@@ -1,9 +1,9 @@
-"""Tokens of Ray clusters: shown to those that ask for one, and to no others.
+"""Authentication tokens of Ray clusters: sent if the cluster requires one.
 
-`ray start --head` asks for a token on machines that have one, as all have where Ray was
-once started without a head. Ray itself shows a token to a cluster that it looks for, but
-not to one that is named by its address. Whoever shows a token to a cluster that asks for
-none can join it, but starts no workers.
+`ray start --head` requires a token if the machine has one, and any earlier `ray.init()`
+without an address has left one there. To join a cluster by address, Ray sends no token
+unless `RAY_AUTH_MODE=token`; but with that mode, a driver cannot start actors on a
+cluster without authentication. So the cluster is asked first.
 """
 
 import importlib
@@ -13,34 +13,33 @@ _MODE = "RAY_AUTH_MODE"
 _PROBE_SECONDS = 10.0
 
 
-def show(address: str) -> str:
-    """Lets this process show its token to a cluster, if that asks for one.
+def send_if_required(address: str) -> str:
+    """Makes Ray send this machine's token from now on, if a cluster requires one.
 
     Args:
       address: The `HOST:PORT` of the cluster's head.
 
     Returns:
-      What keeps this process from joining; an empty string for nothing.
+      Why this process cannot join; an empty string if it can.
     """
     setup = importlib.import_module(
         "ray._private.authentication.authentication_token_setup"
     )
-    asks, mode = _asks(address), os.environ.get(_MODE, "").lower()
-    if mode and asks != (mode == "token"):
-        wanted = "a token" if asks else "no token"
-        return f"it asks for {wanted}, but {_MODE}={mode}: unset {_MODE}."
-    if asks and not setup.AuthenticationTokenLoader.instance().has_token(
-        ignore_auth_mode=True
-    ):
-        return "it asks for a token: copy ~/.ray/auth_token from its head."
-    if asks:
+    required, mode = _requires_token(address), os.environ.get(_MODE, "").lower()
+    if mode and required != (mode == "token"):
+        needed = "a token" if required else "no token"
+        return f"it requires {needed}, but {_MODE}={mode}: unset {_MODE}."
+    loader = setup.AuthenticationTokenLoader.instance()
+    if required and not loader.has_token(ignore_auth_mode=True):
+        return "it requires a token: copy ~/.ray/auth_token from its head."
+    if required:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     return ""
 
 
-def _asks(address: str) -> bool:
-    """Returns whether a cluster refuses who shows no token."""
-    # Not at the top: they come with Ray.
+def _requires_token(address: str) -> bool:
+    """Returns whether a cluster rejects a request without a token."""
+    # Imported here because Ray is optional.
     grpc = importlib.import_module("grpc")
     messages = importlib.import_module("ray.core.generated.gcs_service_pb2")
     services = importlib.import_module("ray.core.generated.gcs_service_pb2_grpc")
