@@ -60,7 +60,7 @@ class CsvOptions(OwnOptions):
       label: The column of the classes, words or whole numbers.
       client_column: The column that names each row's client.
       features: Columns to learn from, by commas; all others by default.
-      categories: Those of them that are words, by commas; each value becomes a feature
+      categories: Feature columns of words, by commas; each value becomes a feature
         of 0 and 1.
     """
 

@@ -74,7 +74,7 @@ class Aggregation:
     """How clients' updates are combined, instead of their weighted mean.
 
     Attributes:
-      aggregator: What withstands malicious clients: median, trimmed_mean:SHARE (left out
+      aggregator: Robust aggregation of updates: median, trimmed_mean:SHARE (left out
         at each end), geometric_median, krum:F (F malicious clients per round), clip or
         zeroing (of updates longer than usual).
       compression: How clients' updates are sent in fewer bytes: quantize:BITS per number,
