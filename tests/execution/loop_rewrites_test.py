@@ -193,3 +193,64 @@ def test_recurrent_layers_of_keras_have_the_same_gradients(layer, dtype):
         values_of(both, *arguments), values_of(leaf, *arguments), strict=True
     ):
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@tf.function
+def products_of_a_recurrence(x, w):
+    state = tf.zeros_like(x[0])
+    for index in tf.range(tf.shape(x)[0]):
+        state = tf.tanh(tf.matmul(state, w) + x[index])
+        state += tf.matmul(x[index], w, transpose_b=True)
+    return [state]
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks"),
+    # A matrix that is small enough stays, and one whose columns have no divisor: 2 * 347.
+    [(256, 1), (512, 2), (768, 6), (694, 1), (1024, 8)],
+)
+def test_a_large_matrix_is_divided_into_blocks_of_columns_before_the_loop(size, blocks):
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, 2, size], [size, size])]
+    leaf = leaf_of(products_of_a_recurrence, *specs)
+    divided = rewritten(
+        leaf, loop_rewrites.hoist_transposes, loop_rewrites.divide_products
+    )
+    assert len(ops_in_loops(leaf, "MatMul")) == 2
+    assert len(ops_in_loops(divided, "MatMul")) == 2 * blocks
+    assert len(ops_in_loops(divided, "ConcatV2")) == (2 if blocks > 1 else 0)
+    x, w = RNG.normal(size=[3, 2, size]), RNG.normal(size=[size, size]) / size
+    assert_same(leaf, divided, x, w)
+
+
+def test_a_large_matrix_that_changes_is_not_divided():
+    @tf.function
+    def products(x, w):
+        state = tf.zeros_like(x[0])
+        for index in tf.range(tf.shape(x)[0]):
+            state = tf.matmul(state, w) + x[index]
+            w = 0.5 * w
+        return [state, w]
+
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, 2, 512], [512, 512])]
+    leaf = leaf_of(products, *specs)
+    divided = rewritten(leaf, loop_rewrites.divide_products)
+    assert len(ops_in_loops(divided, "MatMul")) == 1
+    x, w = RNG.normal(size=[3, 2, 512]), RNG.normal(size=[512, 512]) / 512
+    assert_same(leaf, divided, x, w)
+
+
+def test_gradients_multiply_by_blocks_of_a_matrix_and_of_its_transposed():
+    gradients = gradient_of_loop(lambda state, x, w: tf.tanh(tf.matmul(state, w) + x))
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, 2, 512], [512, 512])]
+    leaf = leaf_of(gradients, *specs)
+    divided = rewritten(
+        leaf,
+        loop_rewrites.hoist_transposes,
+        loop_rewrites.multiply_after_loops,
+        loop_rewrites.divide_products,
+    )
+    # Forward and backward, two blocks each; the sums' product is left without a use.
+    products = [n.attr["transpose_a"].b for n in ops_in_loops(divided, "MatMul")]
+    assert products.count(False) == 4
+    x, w = RNG.normal(size=[3, 2, 512]), RNG.normal(size=[512, 512]) / 512
+    assert_same(leaf, divided, x, w)

@@ -70,6 +70,7 @@ class Leaf:
         return self._rewritten(
             loop_rewrites.hoist_transposes,
             loop_rewrites.multiply_after_loops,
+            loop_rewrites.divide_products,
             reduction_loops.reduce_by_loops,
             graph_rewrites.keep_data_on_host,
         )
