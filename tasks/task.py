@@ -116,6 +116,19 @@ class DataOptions:
 
 
 @attrs.frozen(kw_only=True)
+class Pace:
+    """What a task's default settings teach in few rounds.
+
+    Attributes:
+      rounds: A run of fewer rounds is told so before the first.
+      text: What to expect of it, and which flags help; one line.
+    """
+
+    rounds: int
+    text: str
+
+
+@attrs.frozen(kw_only=True)
 class TaskEntry:
     """One `--task` name.
 
@@ -127,6 +140,7 @@ class TaskEntry:
       load: `(options, data_options) -> Task`.
       settings: The task's defaults of hyperparameters by flag name (for example
         `client_learning_rate`), from the papers.
+      pace: What few rounds teach; None if the default number of rounds teaches visibly.
     """
 
     name: str
@@ -134,3 +148,4 @@ class TaskEntry:
     options: type
     load: Callable[[Any, DataOptions], Task]
     settings: Mapping[str, Any]
+    pace: Pace | None = None

@@ -27,7 +27,7 @@ from tasks import (
 from tasks.array_source import Arrays
 from tasks.models import normalized
 from tasks.partition import PartitionOption
-from tasks.task import DataOptions, Task, TaskEntry
+from tasks.task import DataOptions, Pace, Task, TaskEntry
 from tff_algos.hyperparameters import hparam, record
 
 ARCHIVE = download.PublishedFile(
@@ -155,4 +155,10 @@ ENTRY = TaskEntry(
     options=TinyImagenetOptions,
     load=load,
     settings=_SETTINGS,
+    pace=Pace(
+        rounds=100,
+        text="Few rounds teach little here: the default settings reach 3 % in 30 rounds "
+        "and 5 % in 50, of 200 classes of 0.5 % each. More --total_rounds teach more; "
+        "a smaller --clients_per_round makes a round shorter.",
+    ),
 )

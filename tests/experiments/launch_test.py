@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 
 import tasks
+from tasks.task import Pace, TaskEntry
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
 from tff_algos.experiments import catalog, declarations, launch
 from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import HyperparameterError, record
 
 SETTINGS = {
     "total_rounds": 2,
@@ -220,3 +221,36 @@ def test_amounts_of_resources_are_numbers():
     found = launch._worker_resources(["CPU:0.5", "GPU:1"])
     assert found == {"CPU": 0.5, "GPU": 1.0}
     assert launch._worker_resources(None) is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"), [(0, False), (4, True), (5, False), (9, False)]
+)
+def test_runs_of_few_rounds_are_told_what_to_expect(rounds, told, tmp_path, capfd):
+    @record
+    class NoOptions:
+        """No options."""
+
+    entry = TaskEntry(
+        name="tiny",
+        summary="",
+        options=NoOptions,
+        load=lambda options, data: tiny_task.make(),
+        settings={},
+        pace=Pace(rounds=5, text="Few rounds teach little."),
+    )
+    launch.build_spec(
+        catalog.get("fedavg"),
+        entry,
+        {"total_rounds": rounds, "clients_per_round": 2},
+        Launch(output_dir=tmp_path),
+    )
+    assert ("Few rounds teach little." in capfd.readouterr().err) == told
+
+
+@pytest.mark.parametrize("name", ["stackoverflow", "tiny_imagenet"])
+def test_tasks_that_few_rounds_do_not_teach_say_so_for_the_default_rounds(name):
+    pace = tasks.get(name).pace
+    default = catalog.get("fedavg").hyperparameters()["total_rounds"].default
+    assert default < pace.rounds
+    assert "--" in pace.text and "\n" not in pace.text
