@@ -117,7 +117,7 @@ class DataOptions:
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """What a task's default settings teach in few rounds.
+    """What the default settings of a task or an algorithm teach in few rounds.
 
     Attributes:
       rounds: A run of fewer rounds is told so before the first.

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import tensorflow_federated as tff
 
-from tasks.task import Task
+from tasks.task import Pace, Task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import (
     compressed_sums,
@@ -106,6 +106,7 @@ class Recipe:
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
+      pace: What few rounds teach; None if the default number of rounds teaches visibly.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Recipe:
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
     check: Callable[[Settings], None] = lambda settings: None
     not_private: str = ""
+    pace: Pace | None = None
 
     def records(self) -> tuple[type, ...]:
         """Returns the records whose fields belong to it."""
