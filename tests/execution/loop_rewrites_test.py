@@ -222,6 +222,13 @@ def test_a_large_matrix_is_divided_into_blocks_of_columns_before_the_loop(size, 
     assert_same(leaf, divided, x, w)
 
 
+def test_only_cpus_get_blocks():
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, 2, 512], [512, 512])]
+    leaf = leaf_of(products_of_a_recurrence, *specs)
+    assert len(ops_in_loops(leaf.with_loops, "MatMul")) == 2
+    assert len(ops_in_loops(leaf.with_loops_on_cpu, "MatMul")) == 4
+
+
 def test_a_large_matrix_that_changes_is_not_divided():
     @tf.function
     def products(x, w):

@@ -70,7 +70,6 @@ class Leaf:
         return self._rewritten(
             loop_rewrites.hoist_transposes,
             loop_rewrites.multiply_after_loops,
-            loop_rewrites.divide_products,
             reduction_loops.reduce_by_loops,
             graph_rewrites.keep_data_on_host,
         )
@@ -79,7 +78,9 @@ class Leaf:
     def with_loops_on_cpu(self) -> "Leaf":
         """`with_loops` for CPUs only."""
         return self.with_loops._rewritten(
-            graph_rewrites.keep_loops_whole, graph_rewrites.compile_marked_functions
+            loop_rewrites.divide_products,
+            graph_rewrites.keep_loops_whole,
+            graph_rewrites.compile_marked_functions,
         )
 
     def with_obstacle(self, obstacle: str) -> "Leaf":

@@ -5,7 +5,8 @@ ones, and a sum of outer products reads and writes a whole matrix in every itera
 Both are what automatic differentiation makes of a recurrent layer such as Keras' LSTM:
 its backward loop multiplies by the transposed weights and sums up their gradients.
 `hoist_transposes` transposes such a matrix once, before the loop; `multiply_after_loops`
-collects the factors of the products and multiplies them once, after the loop.
+collects the factors of the products and multiplies them once, after the loop. What is left
+are products of few rows with matrices larger than a cache; `divide_products` divides these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from tensorflow.core.framework import node_def_pb2
 from tff_algos.execution import graph_loops
 from tff_algos.execution.graph_rewrites import GraphDef
 
-# Measured on two cores of an AMD EPYC, for 4 to 32 rows.
+# Measured on two cores of an AMD EPYC with AVX-512, for 4 to 32 rows.
 _MAX_BLOCK_ELEMENTS, _MIN_BLOCK_COLUMNS = 1 << 17, 64
 _TRANSPOSED = {"MatMul": ("transpose_a", "transpose_b")}
 
@@ -31,10 +32,9 @@ def hoist_transposes(graph_def: GraphDef) -> None:
 def divide_products(graph_def: GraphDef) -> None:
     """Divides large matrices that a loop does not change into blocks of columns.
 
-    Eigen copies a matrix before it multiplies, and wakes another thread for a part of
-    the product. For the few rows of a batch, products with blocks that fit into caches
-    take together a third to a half less time, and their values do not depend on the
-    number of threads.
+    Only for CPUs: the kernels repack the whole matrix for every product and wake another
+    thread for part of it, which for a batch of few rows takes longer than the arithmetic.
+    Products with blocks that fit into a cache take a third to a half less time in all.
     """
     graph_loops.rewrite_loops(graph_def, _divide)
 
@@ -116,7 +116,7 @@ def _divide(loop: graph_loops.Loop) -> None:
 
 
 def _num_blocks(shape: tf.TensorShape) -> int:
-    """Returns into how many blocks of columns to divide a matrix; 0 for not at all."""
+    """Returns the number of equal blocks of columns; 0 if the matrix stays whole."""
     if not shape.is_fully_defined():
         return 0
     size, columns = shape.num_elements(), shape[1]
