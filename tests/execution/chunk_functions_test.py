@@ -39,6 +39,18 @@ def test_an_op_without_a_vectorized_form_is_told():
         map_clients(leaf, tf.ones([3, 2]), stacked=[True])
 
 
+def test_the_first_of_pfors_errors_is_told():
+    """Not the error of its report, which looks for the Python lines of imported ops."""
+    images, filters = tf.ones([3, 1, 4, 4, 1]), tf.ones([3, 2, 2, 1, 1])
+    specs = [
+        tf.TensorSpec(tensor.shape[1:], tf.float32) for tensor in (images, filters)
+    ]
+    leaf = leaf_of(lambda x, w: [tf.nn.conv2d(x, w, 1, "SAME")], *specs)
+    reason = "^Input \"filter\" of op 'Conv2D' expected to be loop invariant$"
+    with pytest.raises(NotVectorizableError, match=reason):
+        map_clients(leaf, images, filters, stacked=[True, True])
+
+
 def test_sums_are_added_and_other_aggregates_take_clients_one_by_one():
     (of_sums,), (in_order,) = passes_of(mean_of_doubles), passes_of(digits)
     add = chunk_functions.build_accumulate(of_sums.aggregates, CPU)

@@ -150,7 +150,18 @@ def map_clients(
             )
     # What pfor raises where an op has no vectorized form.
     except (ValueError, NotImplementedError, TypeError) as error:
-        raise vectorization.NotVectorizableError(str(error)) from error
+        raise vectorization.NotVectorizableError(_first_reason(error)) from error
+
+
+def _first_reason(error: BaseException) -> str:
+    """Returns the message of the error that came first.
+
+    pfor reports an error by the Python lines that made the op. Ops that were imported
+    have none, so the report fails with an error of its own.
+    """
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).rstrip(".")
 
 
 @contextlib.contextmanager

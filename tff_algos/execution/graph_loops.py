@@ -22,7 +22,7 @@ Scope = GraphDef | function_pb2.FunctionDef
 
 def rewrite_loops(graph_def: GraphDef, rewrite: Callable[["Loop"], None]) -> None:
     """Applies a rewrite to every loop of a graph, inner loops first."""
-    functions = {each.signature.name: each for each in graph_def.library.function}
+    functions = graph_rewrites.functions_by_name(graph_def)
     # Inner loops first: changing a loop copies its body.
     inner_first = graph_rewrites.callees_first(graph_def.library)
     for scope in [*[functions[name] for name in inner_first], graph_def]:

@@ -60,6 +60,13 @@ def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
         yield from function.node_def
 
 
+def functions_by_name(
+    graph_def: GraphDef,
+) -> dict[str, function_pb2.FunctionDef]:
+    """Returns the graph's functions by their names."""
+    return {each.signature.name: each for each in graph_def.library.function}
+
+
 def op_definition(op: str) -> op_def_pb2.OpDef | None:
     """Returns the definition of an op; `None` if the name is a function's."""
     return op_def_registry.get(op)
@@ -256,7 +263,7 @@ def keep_loops_whole(graph_def: GraphDef) -> None:
     of a loop that stays a function has a first op. Each iteration then takes about ten
     microseconds longer, and the whole body runs on one device: only for CPUs.
     """
-    functions = {each.signature.name: each for each in graph_def.library.function}
+    functions = functions_by_name(graph_def)
     for node in all_nodes(graph_def):
         if node.op in ("While", "StatelessWhile"):
             ops = reached_ops(node.attr["body"].func.name, functions)
@@ -323,7 +330,7 @@ def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
 
     Drawing a random number is no effect, so an unused initial value is not drawn.
     """
-    functions = {each.signature.name: each for each in graph_def.library.function}
+    functions = functions_by_name(graph_def)
     nodes = {node.name: node for node in graph_def.node}
     kept = {name for name, node in nodes.items() if _has_effects(node, functions)}
     for node in nodes.values():

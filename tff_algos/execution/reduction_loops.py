@@ -20,6 +20,7 @@ from tff_algos.execution.graph_rewrites import (
     GraphDef,
     Nodes,
     argument_shape,
+    functions_by_name,
     node_name,
 )
 
@@ -30,7 +31,7 @@ def merge_scans(graph_def: GraphDef) -> None:
     A `for` loop over a dataset in a `tf.function` is the reduction of a scan whose state
     are the loop's variables.
     """
-    functions = {each.signature.name: each for each in graph_def.library.function}
+    functions = functions_by_name(graph_def)
     for number, scope in enumerate([graph_def, *functions.values()]):
         nodes = scope.node if isinstance(scope, GraphDef) else scope.node_def
         scans = {node.name: node for node in nodes if node.op == "ScanDataset"}
@@ -108,10 +109,7 @@ def reduce_by_loops(graph_def: GraphDef) -> None:
     costs more than a step of a small model. A loop is part of the graph, is optimized
     with it, and runs on its device.
     """
-    signatures = {
-        function.signature.name: function for function in graph_def.library.function
-    }
-    loops = _LoopLibrary(signatures)
+    loops = _LoopLibrary(functions_by_name(graph_def))
     loops.replace_in(graph_def.node)
     for function in graph_def.library.function:
         replaced = loops.replace_in(function.node_def)

@@ -1,9 +1,9 @@
 """Finds client work that can be vectorized over clients, and splits it for that.
 
 Client work in TFF is a graph that reduces a dataset: a step for every batch updates a
-state such as weights. If the graph is pure, without variables, tables or assertions, as
-it is for `tff.learning.models.FunctionalModel`s and TFF's optimizers, it can be split
-at the reductions,
+state such as weights. If the graph is pure, without variables or tables, as it is for
+`tff.learning.models.FunctionalModel`s and TFF's optimizers, it can be split at the
+reductions,
 
     prepare --> step, step, ... --> finish
 
@@ -17,12 +17,19 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.core.framework import function_pb2, node_def_pb2
+from tensorflow.core.framework.function_pb2 import FunctionDef, FunctionDefLibrary
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import convert_to_constants
 
-from tff_algos.execution import graph_functions, graph_rewrites, tracing, types
+from tff_algos.execution import (
+    assertions,
+    graph_functions,
+    graph_rewrites,
+    tracing,
+    types,
+)
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Placement, Select
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution.graph_rewrites import GraphDef, Nodes
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import Fragment
 
@@ -113,24 +120,55 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
 
 
 def _inline(function: tf.types.experimental.ConcreteFunction, name: str) -> Leaf:
-    """Returns a function's graph with all calls inlined and without control edges.
+    """Returns a function's graph with all calls inlined.
 
-    Without side effects, only data dependencies determine the order of ops.
+    Of control edges, only those from assertions to outputs remain: without side
+    effects, only data dependencies determine the order of ops.
     """
     graph_def = convert_to_constants._run_inline_graph_optimization(
         function, lower_control_flow=False, aggressive_inlining=True
     )
-    for node in graph_def.node:
-        kept = [tensor for tensor in node.input if not tensor.startswith("^")]
-        del node.input[:]
-        node.input.extend(kept)
+    outputs = assertions.assert_before(graph_def, function.outputs)
     graph_rewrites.prefix_functions(graph_def)
-    return Leaf(
-        name,
-        graph_def,
-        tuple(tensor.name for tensor in function.inputs),
-        tuple(tensor.name for tensor in function.outputs),
-    )
+    inputs = tuple(tensor.name for tensor in function.inputs)
+    return Leaf(name, graph_def, inputs, outputs)
+
+
+def _check_pure(nodes: Nodes, functions: Mapping[str, FunctionDef]) -> None:
+    """Checks that nodes have no effects other than to assert something.
+
+    Args:
+      nodes: Nodes of an inlined graph, or of a function with no assertions.
+      functions: The functions that they call, by name.
+
+    Raises:
+      NotVectorizableError: If a node cannot be vectorized.
+    """
+    for node in nodes:
+        _check_node(node)
+        if not assertions.is_assertion(node, functions):
+            for name in graph_rewrites.called_functions(node):
+                called = functions[name].node_def
+                if any(assertions.is_assertion(each, functions) for each in called):
+                    raise NotVectorizableError("an assertion in a loop or a branch")
+                _check_pure(called, functions)
+
+
+def _check_node(node: NodeDef) -> None:
+    definition = graph_rewrites.op_definition(node.op)
+    if definition is None:
+        raise NotVectorizableError(f"a call of {node.op}")
+    if "Dataset" in node.op or "Iterator" in node.op:
+        raise NotVectorizableError(f"{node.op} outside of a reduction's data")
+    if node.op in graph_rewrites.RANDOM_OPS and graph_rewrites.is_seeded(node):
+        raise NotVectorizableError(f"{node.op} with a seed of its own")
+    if definition.is_stateful and node.op not in _STATEFUL_IN_NAME_ONLY:
+        raise NotVectorizableError(f"{node.op}, which has effects")
+
+
+_STATEFUL_IN_NAME_ONLY = frozenset(
+    ["Placeholder", *graph_rewrites.CALLS, *graph_rewrites.RANDOM_OPS]
+).union(assertions.OPS)
 
 
 class _Cutter:
@@ -140,10 +178,7 @@ class _Cutter:
         self._fragment = fragment
         self._work = work
         self._nodes = {node.name: node for node in work.graph_def.node}
-        self._functions = {
-            function.signature.name: function
-            for function in work.graph_def.library.function
-        }
+        self._functions = graph_rewrites.functions_by_name(work.graph_def)
         self._needed = graph_rewrites.ancestors(
             self._nodes, map(graph_rewrites.node_name, work.outputs)
         )
@@ -189,7 +224,7 @@ class _Cutter:
                 differing.add(node.name)
         return differing
 
-    def _ordered_reductions(self) -> list[node_def_pb2.NodeDef]:
+    def _ordered_reductions(self) -> list[NodeDef]:
         graph = self._work.graph_def
         return [
             node
@@ -197,41 +232,15 @@ class _Cutter:
             if node.op == "ReduceDataset" and node.name in self._needed
         ]
 
-    def _check_pure(
-        self, reduced: Sequence[node_def_pb2.NodeDef], on_data: set[str]
-    ) -> None:
-        steps = {node.attr["f"].func.name for node in reduced}
-        # Checks all nodes, not only those that outputs depend on: assertions are only
-        # reachable by control edges, which are removed.
-        for name in self._nodes.keys() - on_data - {node.name for node in reduced}:
-            node = self._nodes[name]
+    def _check_pure(self, reduced: Sequence[NodeDef], on_data: set[str]) -> None:
+        # All nodes, not only those that outputs depend on: effects may be reachable
+        # only by control edges, which are removed.
+        names = self._nodes.keys() - on_data - {node.name for node in reduced}
+        nodes = [self._nodes[name] for name in names]
+        for node in nodes:
             if node.op in graph_rewrites.RANDOM_OPS:
                 raise NotVectorizableError(f"{node.op} outside of a step")
-            self._check_node(node)
-        for step in steps:
-            self._check_function(step)
-
-    def _check_node(self, node: node_def_pb2.NodeDef) -> None:
-        definition = graph_rewrites.op_definition(node.op)
-        if definition is None:
-            raise NotVectorizableError(f"a call of {node.op}")
-        if "Dataset" in node.op or "Iterator" in node.op:
-            raise NotVectorizableError(f"{node.op} outside of a reduction's data")
-        if node.op in graph_rewrites.RANDOM_OPS and graph_rewrites.is_seeded(node):
-            raise NotVectorizableError(f"{node.op} with a seed of its own")
-        allowed = (
-            node.op in graph_rewrites.CALLS
-            or node.op in graph_rewrites.RANDOM_OPS
-            or node.op == "Placeholder"
-        )
-        if definition.is_stateful and not allowed:
-            raise NotVectorizableError(f"{node.op}, which has effects")
-        for function in graph_rewrites.called_functions(node):
-            self._check_function(function)
-
-    def _check_function(self, name: str) -> None:
-        for node in self._functions[name].node_def:
-            self._check_node(node)
+        _check_pure(nodes, self._functions)
 
     def _input_position(self, tensor: str) -> int | None:
         """Returns the position of the input that a tensor is, ignoring identities."""
@@ -243,7 +252,7 @@ class _Cutter:
 
     def _reduction(
         self,
-        node: node_def_pb2.NodeDef,
+        node: NodeDef,
         datasets: Sequence[str],
         earlier: tuple[str, ...],
     ) -> Reduction:
@@ -268,7 +277,7 @@ class _Cutter:
             other_specs=tuple(specs[len(specs) - len(others) :]),
         )
 
-    def _step(self, node: node_def_pb2.NodeDef) -> tuple[Leaf, list[tf.TensorSpec]]:
+    def _step(self, node: NodeDef) -> tuple[Leaf, list[tf.TensorSpec]]:
         """Returns the function of a reduction, inlined, and its arguments' specs."""
         function = self._functions[node.attr["f"].func.name]
         specs = list(graph_rewrites.argument_specs(function))
@@ -277,7 +286,10 @@ class _Cutter:
             specs[index] = tf.TensorSpec(tf.TensorShape(shape), specs[index].dtype)
         leaf = _call_of(function, self._work.graph_def.library)
         concrete = tracing.concrete_function(lambda *inputs: leaf(inputs), specs)
-        return _inline(concrete, "step"), specs
+        step = _inline(concrete, "step")
+        graph = step.graph_def
+        _check_pure(graph.node, graph_rewrites.functions_by_name(graph))
+        return step, specs
 
     def _part(
         self, name: str, earlier: tuple[str, ...], outputs: Iterable[str]
@@ -293,7 +305,7 @@ class _Cutter:
         renamed = [_rename(tensor, placeholders) for tensor in outputs]
         copies = {}
         for node in self._work.graph_def.node:
-            copy = node_def_pb2.NodeDef()
+            copy = NodeDef()
             copy.CopyFrom(node)
             inputs = [_rename(tensor, placeholders) for tensor in node.input]
             del copy.input[:]
@@ -313,10 +325,10 @@ class _Cutter:
         )
         return Leaf(name, part, present, tuple(map(_with_index, renamed)))
 
-    def _placeholder(self, tensor: str, name: str) -> node_def_pb2.NodeDef:
+    def _placeholder(self, tensor: str, name: str) -> NodeDef:
         node = self._nodes[graph_rewrites.node_name(tensor)]
         index = int(tensor.partition(":")[2] or 0)
-        placeholder = node_def_pb2.NodeDef(name=name, op="Placeholder")
+        placeholder = NodeDef(name=name, op="Placeholder")
         placeholder.attr["dtype"].type = node.attr["Tstate"].list.type[index]
         shape = node.attr["output_shapes"].list.shape[index]
         placeholder.attr["shape"].shape.CopyFrom(shape)
@@ -332,15 +344,13 @@ def _with_index(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
-def _outputs(reduction: node_def_pb2.NodeDef) -> list[str]:
+def _outputs(reduction: NodeDef) -> list[str]:
     """Returns the names of a node's outputs as used in inputs."""
     count = len(reduction.attr["Tstate"].list.type)
     return [reduction.name] + [f"{reduction.name}:{i}" for i in range(1, count)]
 
 
-def _call_of(
-    function: function_pb2.FunctionDef, library: function_pb2.FunctionDefLibrary
-) -> Leaf:
+def _call_of(function: FunctionDef, library: FunctionDefLibrary) -> Leaf:
     """Returns a leaf that calls a library function."""
     graph_def = GraphDef(library=library)
     dtypes = [argument.type for argument in function.signature.input_arg]
