@@ -161,6 +161,8 @@ def _first_reason(error: BaseException) -> str:
     """
     while error.__context__ is not None:
         error = error.__context__
+    if repr(tf.variant.name) in str(error):
+        return "a loop with a TensorList, as in Keras' recurrent layers"
     return str(error).rstrip(".")
 
 

@@ -424,6 +424,32 @@ def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
     return names
 
 
+def rename_outputs(
+    function: function_pb2.FunctionDef, positions: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Renames the outputs of nodes that become calls, whose only output is `output`.
+
+    Args:
+      function: The function; changed in place.
+      positions: For each of these nodes, the position among all its output tensors of
+        the first tensor of each of its outputs.
+    """
+
+    def renamed(tensor: str) -> str:
+        name, _, rest = tensor.partition(":")
+        if name not in positions or not rest:
+            return tensor
+        output, _, index = rest.partition(":")
+        return f"{name}:output:{positions[name][output] + int(index)}"
+
+    for node in function.node_def:
+        inputs = [renamed(tensor) for tensor in node.input]
+        del node.input[:]
+        node.input.extend(inputs)
+    for key, tensor in function.ret.items():
+        function.ret[key] = renamed(tensor)
+
+
 def argument_shape(
     function: function_pb2.FunctionDef, index: int
 ) -> tensor_shape_pb2.TensorShapeProto:

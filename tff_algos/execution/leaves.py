@@ -12,7 +12,12 @@ from tensorflow.core.framework import function_pb2
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
-from tff_algos.execution import graph_rewrites, loop_rewrites, reduction_loops
+from tff_algos.execution import (
+    graph_rewrites,
+    loop_rewrites,
+    normalization_gradients,
+    reduction_loops,
+)
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -78,10 +83,19 @@ class Leaf:
     def with_loops_on_cpu(self) -> "Leaf":
         """`with_loops` for CPUs only."""
         return self.with_loops._rewritten(
+            normalization_gradients.compose_where_channels_vary,
             loop_rewrites.divide_products,
             graph_rewrites.keep_loops_whole,
             graph_rewrites.compile_marked_functions,
         )
+
+    @functools.cached_property
+    def for_many_clients(self) -> "Leaf":
+        """The leaf to be vectorized over clients.
+
+        It and the functions that it calls live as long as this leaf.
+        """
+        return self._rewritten(normalization_gradients.compose)
 
     def with_obstacle(self, obstacle: str) -> "Leaf":
         """Returns a leaf that says why it still has variables."""

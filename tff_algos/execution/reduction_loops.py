@@ -22,6 +22,7 @@ from tff_algos.execution.graph_rewrites import (
     argument_shape,
     functions_by_name,
     node_name,
+    rename_outputs,
 )
 
 
@@ -113,26 +114,8 @@ def reduce_by_loops(graph_def: GraphDef) -> None:
     loops.replace_in(graph_def.node)
     for function in graph_def.library.function:
         replaced = loops.replace_in(function.node_def)
-        if replaced:
-            _rename_outputs(function, replaced)
+        rename_outputs(function, {name: {"components": 0} for name in replaced})
     graph_def.library.function.extend(loops.functions)
-
-
-def _rename_outputs(function: function_pb2.FunctionDef, nodes: set[str]) -> None:
-    """Renames inputs from `components` to `output`, the name of a call's results."""
-
-    def renamed(tensor: str) -> str:
-        name, _, rest = tensor.partition(":")
-        if name in nodes and rest.startswith("components:"):
-            return f"{name}:output:{rest.removeprefix('components:')}"
-        return tensor
-
-    for node in function.node_def:
-        inputs = [renamed(tensor) for tensor in node.input]
-        del node.input[:]
-        node.input.extend(inputs)
-    for key, tensor in function.ret.items():
-        function.ret[key] = renamed(tensor)
 
 
 class _LoopLibrary:

@@ -110,7 +110,7 @@ def vectorize(fragment: Fragment) -> VectorizedWork:
     work = _inline(
         tracing.concrete_function(
             lambda *inputs: graph_functions.evaluate(
-                fragment, inputs, lambda leaf: leaf
+                fragment, inputs, lambda leaf: leaf.for_many_clients
             ),
             [types.tensor_spec(port.type_signature) for port in fragment.inputs],
         ),
