@@ -157,7 +157,7 @@ ENTRY = TaskEntry(
     settings=_SETTINGS,
     pace=Pace(
         rounds=100,
-        text="Few rounds teach little here: the default settings reach 3 % in 30 rounds "
+        text="few rounds teach little here: the default settings reach 3 % in 30 rounds "
         "and 5 % in 50, of 200 classes of 0.5 % each. More --total_rounds teach more; "
         "a smaller --clients_per_round makes a round shorter.",
     ),

@@ -116,7 +116,7 @@ _MAML = {
     },
     "pace": Pace(
         rounds=100,
-        text="A round is a single gradient step of the server, so 30 rounds teach little on "
+        text="a round is a single gradient step of the server, so 30 rounds teach little on "
         "most tasks; more --total_rounds teach more (MAML on emnist with 5 local steps "
         "and SGD: 3 % after 30, 40 % after 100, 60 % after 150), and --algo=reptile "
         "takes fewer.",

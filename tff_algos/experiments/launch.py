@@ -203,8 +203,9 @@ def build_spec(
     # Before data are loaded or downloaded, so that errors come at once.
     options, task_options, resolved = resolve(recipe, task, settings)
     task_name = task.name
-    paces = [recipe.pace, None if isinstance(task, Task) else task.pace]
+    paces = {recipe.name: recipe.pace}
     if not isinstance(task, Task):
+        paces[task_name] = task.pace
         data_options = DataOptions(
             data=launch.data, cache_dir=launch.cache_dir, seed=options.seed
         )
@@ -227,9 +228,9 @@ def build_spec(
     initial_weights = _initial_weights(options, task)
     stages = recipe.stages(attack.task(task) if attack else task, resolved)
     num_rounds = sum(stage.num_rounds for stage in stages)
-    for pace in paces:
+    for name, pace in paces.items():
         if pace is not None and 0 < num_rounds < pace.rounds:
-            print(pace.text, file=sys.stderr, flush=True)
+            print(f"{name}: {pace.text}", file=sys.stderr, flush=True)
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     if guarantee is not None and attack is not None and attack.every_round:
         raise HyperparameterError(
