@@ -23,10 +23,10 @@ def description_of(num_clients, **options):
 def test_a_vectorized_pass_shows_its_chunks_and_the_memory_of_a_client():
     text = description_of(5)
     lines = text.splitlines()
-    assert re.fullmatch(r"call 1: .* s, with the tracing of its functions", lines[0])
+    assert re.fullmatch(r"call 1: .* m?s, with the tracing of its functions", lines[0])
     assert re.match(r"1\. server: \d+ leaves on \S*CPU:0, ", lines[1])
     assert re.match(r"2\. clients: 5 clients, .* 3 aggregates on \S*CPU:0", lines[2])
-    assert lines[3].strip() == "vectorized: 1 chunk of up to 64 clients"
+    assert lines[3].strip() == "vectorized: 1 chunk of up to 5 clients"
     assert re.fullmatch(r"memory of a client: [\d.]+ bytes", lines[4].strip())
     # Two weights and a bias, of float32, of which the sums for the metrics are more.
     assert re.fullmatch(
@@ -34,6 +34,10 @@ def test_a_vectorized_pass_shows_its_chunks_and_the_memory_of_a_client():
     )
     assert re.match(r"3\. server: ", lines[6])
     assert lines[7].startswith("argument and result: ")
+
+
+def test_chunks_are_of_equal_size_and_so_end_together():
+    assert "vectorized: 2 chunks of up to 33 clients" in description_of(65)
 
 
 def test_clients_that_run_one_by_one_do_so_for_a_reason(monkeypatch):

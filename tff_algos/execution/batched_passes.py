@@ -244,7 +244,10 @@ class BatchedPass:
         # Sums depend on the chunk boundaries, so these must not depend on the number of
         # threads or devices.
         by_cohort = max(-(-num_clients // _MOST_SHARES), _LEAST_SHARE)
-        return max(1, min(by_states, by_data, by_cohort, _MAX_CHUNK_CLIENTS))
+        most = max(1, min(by_states, by_data, by_cohort, _MAX_CHUNK_CLIENTS))
+        # Equal chunks end together: 50 and 50 clients sooner than 64 and 36.
+        num_chunks = -(-num_clients // most)
+        return -(-num_clients // num_chunks)
 
     def _run_chunk(
         self,
