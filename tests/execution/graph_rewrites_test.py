@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tasks.models import image, text
@@ -135,3 +136,14 @@ def test_a_clients_recurrent_layers_train_to_the_same(native_context):
     for a, b, initial in zip(one, other, model.initial_weights[0], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
         assert np.abs(a - initial).max() > 1e-4
+
+
+def test_all_outputs_are_renamed_of_any_function():
+    """Assigning to a proto's map while iterating over it skips entries of some maps."""
+    for number in range(50):
+        function = FunctionDef()
+        for index in range(4):
+            function.ret[f"output_{number}_{index}"] = f"node:components:{index}"
+        graph_rewrites.rename_outputs(function, {"node": {"components": 0}})
+        renamed = sorted(function.ret.values())
+        assert renamed == [f"node:output:{index}" for index in range(4)]

@@ -238,7 +238,7 @@ class Loop:
         """Lets the body's nodes and results use another tensor instead."""
         for node in self.body.node_def:
             node.input[:] = [new if name == old else name for name in node.input]
-        for key, name in self.body.ret.items():
+        for key, name in dict(self.body.ret).items():
             self.body.ret[key] = new if name == old else name
 
     def constant(self, name: str, value: np.ndarray) -> str:
@@ -258,7 +258,7 @@ class Loop:
                     if name in old:
                         node.input[position] = tensor
         if not in_graph:
-            for key, name in self._scope.ret.items():
+            for key, name in dict(self._scope.ret).items():
                 if name in old:
                     self._scope.ret[key] = tensor
 

@@ -446,7 +446,8 @@ def rename_outputs(
         inputs = [renamed(tensor) for tensor in node.input]
         del node.input[:]
         node.input.extend(inputs)
-    for key, tensor in function.ret.items():
+    # A copy, because assigning while iterating over a proto's map can skip entries.
+    for key, tensor in dict(function.ret).items():
         function.ret[key] = renamed(tensor)
 
 

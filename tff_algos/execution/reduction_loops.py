@@ -59,7 +59,7 @@ def _remove(
             if node.name != replacement and f"^{replacement}" not in node.input:
                 node.input.append(f"^{replacement}")
     if not isinstance(scope, GraphDef):
-        for key, node in scope.control_ret.items():
+        for key, node in dict(scope.control_ret).items():
             scope.control_ret[key] = replacement if node == name else node
     kept = [node for node in nodes if node.name != name]
     copies = [node_def_pb2.NodeDef.FromString(n.SerializeToString()) for n in kept]
