@@ -1,7 +1,7 @@
 """Assertions in graphs whose other control edges are removed.
 
-Nothing depends on an assertion's outputs, if it has any. It runs because of control
-edges, and `tf.vectorized_map` converts it only if a converted op has such an edge.
+No data depend on an assertion: it runs only because of control edges, and
+`tf.vectorized_map` converts it only if an op that it converts has such an edge.
 """
 
 from collections.abc import Mapping, Sequence

@@ -156,8 +156,8 @@ def map_clients(
 def _first_reason(error: BaseException) -> str:
     """Returns the message of the error that came first.
 
-    pfor reports an error by the Python lines that made the op. Ops that were imported
-    have none, so the report fails with an error of its own.
+    pfor reports errors with the Python traceback of the op's creation. Imported ops have
+    no traceback, so the report itself fails.
     """
     while error.__context__ is not None:
         error = error.__context__

@@ -60,9 +60,7 @@ def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
         yield from function.node_def
 
 
-def functions_by_name(
-    graph_def: GraphDef,
-) -> dict[str, function_pb2.FunctionDef]:
+def functions_by_name(graph_def: GraphDef) -> dict[str, function_pb2.FunctionDef]:
     """Returns the graph's functions by their names."""
     return {each.signature.name: each for each in graph_def.library.function}
 

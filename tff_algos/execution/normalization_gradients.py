@@ -1,11 +1,11 @@
-"""Gradients of batch normalization that may run with different sizes at a time.
+"""Gradients of batch normalization that are safe to run concurrently.
 
-TensorFlow's oneDNN kernel of FusedBatchNormGrad stores the number of channels in the
-kernel, which all executions of a function share. Executions with different numbers of
-channels at the same time write out of bounds. There are such where many clients run at
-a time, each with channels of its own, in chunks of different sizes; and in Keras' layer
-normalization, whose channels are the examples of a batch. (TensorFlow's kernel of the
-forward op had the same fault until its pull request 99852.)
+TensorFlow's oneDNN kernel of FusedBatchNormGrad keeps the number of channels in a
+member, and all executions of a function share the kernel. Concurrent executions with
+different numbers of channels write out of bounds. The number differs between chunks of
+clients, since a vectorized op has the channels of all its clients, and between batches
+in Keras' layer normalization, whose channels are the examples. (The kernel of the
+forward op had the same bug until TensorFlow's pull request 99852.)
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def compose(graph_def: GraphDef) -> None:
 def compose_where_channels_vary(graph_def: GraphDef) -> None:
     """Replaces the fused gradients whose number of channels may change.
 
-    These are the ones with channels first. On CPUs only Keras' layer normalization uses
-    this format. In the other one, channels are those of a layer, the same in every
-    execution, and the fused gradient is faster.
+    Those are the gradients with channels first: on CPUs, only Keras' layer
+    normalization uses this format. With channels last, their number is a constant of
+    the layer, and the fused gradient is faster.
     """
     _compose(graph_def, lambda node: node.attr["data_format"].s == b"NCHW")
 
