@@ -3,13 +3,15 @@
     python benchmarks/algorithms.py
     python benchmarks/algorithms.py --algorithms=gradma,moon --models=logistic
 
-A round is one epoch of 10 clients with 60 random examples of MNIST's shape, in batches of
-10, on the in-process runtime, with each algorithm's default hyperparameters. Every
-algorithm has its own process; its rounds alternate with those of a process of FedAvg, so
-that a slowdown of the machine affects both. The ratio is the median (minimum to maximum)
-over pairs of rounds after the first. Seconds per step are those of the whole round,
-aggregation included, divided by the number of local steps of all clients. Memory is the
-peak of the process, which is mostly TensorFlow's own.
+A round has 10 clients with 60 random examples of MNIST's shape, in batches of 10, on the
+in-process runtime, with each algorithm's default hyperparameters. Rounds of one and of
+four epochs differ by 18 steps of every client: their difference gives the time of a step,
+and what is left of the short round is done once a round or once per client (aggregation,
+the server's step, a pass over all data). Every algorithm has its own process; its rounds
+alternate with those of a process of FedAvg, so that a slowdown of the machine affects
+both. Ratios are medians (minimum to maximum) over pairs of rounds after the first.
+"Needed" is the time of the step's passes if a backward pass takes twice as long as a
+forward pass. Memory is the peak of the process, which is mostly TensorFlow's own.
 
 Writes table.md and results.json to --table_dir.
 """
@@ -21,7 +23,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -52,47 +54,54 @@ _FED_AVG = "fedavg"
 _NUM_CLIENTS = 10
 _EXAMPLES_PER_CLIENT = 60
 _BATCH_SIZE = 10
+# Steps of all clients in an epoch.
 _NUM_STEPS = _NUM_CLIENTS * _EXAMPLES_PER_CLIENT // _BATCH_SIZE
+_SHORT_EPOCHS, _LONG_EPOCHS = 1, 4
 _MEGABYTE = 2**20
 
 
 @attrs.frozen
 class Passes:
-    """The passes through the model that an algorithm needs per local step.
+    """The passes through the model that an algorithm needs.
 
     Attributes:
-      forward: Number of forward passes.
-      backward: Number of backward passes.
-      reason: What they are for.
+      forward: Number of forward passes per local step; None if it depends on the model.
+      backward: Number of backward passes per local step.
+      reason: What they are for, and which others are done once per client.
     """
 
-    forward: str
-    backward: str
+    forward: int | None
+    backward: int | None
     reason: str
+
+    @property
+    def needed(self) -> float | None:
+        """The time of a step over FedAvg's, if a backward pass takes two forward."""
+        if self.forward is None or self.backward is None:
+            return None
+        return (self.forward + 2 * self.backward) / 3
 
 
 # The algorithms whose client work is steps of local SGD; without those that differ from
 # another one at the server only (momentum, FedMeta, Reptile) or in the data (FedShare).
 PASSES: Mapping[str, Passes] = {
-    _FED_AVG: Passes("1", "1", "the batch's gradient"),
-    "fedprox": Passes("1", "1", "the penalty needs no pass"),
-    "mimelite": Passes("2", "2", "also the gradient at the server's weights"),
-    "fedmgda_plus": Passes("1", "1", "the server solves for the weights"),
-    "fedavg_n": Passes("1", "1", "updates are normalized"),
-    "qfedavg": Passes("2", "1", "also the loss before training"),
-    "afl": Passes("1", "1", "the steps' own losses are the client's weight"),
-    "gradma": Passes("3", "3", "gradients at three weights, quadratic programs"),
-    "gradma_w": Passes("3", "3", "gradients at three weights, a quadratic program"),
-    "gradma_s": Passes("1", "1", "the server's quadratic program"),
-    "moon": Passes("3", "1", "features of two frozen models"),
+    _FED_AVG: Passes(1, 1, "the batch's gradient"),
+    "fedprox": Passes(1, 1, "the penalty needs no pass"),
+    "mimelite": Passes(1, 1, "once: the gradient at the server's weights"),
+    "fedmgda_plus": Passes(1, 1, "the server solves for the weights"),
+    "fedavg_n": Passes(1, 1, "updates are normalized"),
+    "qfedavg": Passes(1, 1, "once: the loss before training"),
+    "afl": Passes(1, 1, "the steps' own losses are the client's weight"),
+    "gradma": Passes(3, 3, "gradients at three weights, quadratic programs"),
+    "gradma_w": Passes(3, 3, "gradients at three weights, a quadratic program"),
+    "gradma_s": Passes(1, 1, "the server's quadratic program"),
+    "moon": Passes(3, 1, "features of two frozen models"),
     "fedmlb": Passes(
-        "1 + paths",
-        "1 + paths",
-        "paths from every block through the server's later ones",
+        None, None, "also from every block through the server's later ones"
     ),
-    "scaffold": Passes("1", "1", "control variates are added"),
-    "feddyn": Passes("1", "1", "the penalties need no pass"),
-    "mifa": Passes("1", "1", "the server keeps every client's update"),
+    "scaffold": Passes(1, 1, "control variates are added"),
+    "feddyn": Passes(1, 1, "the penalties need no pass"),
+    "mifa": Passes(1, 1, "the server keeps every client's update"),
 }
 
 
@@ -129,12 +138,12 @@ def make_task(model: str) -> Task:
 class Training:
     """The rounds of one algorithm."""
 
-    def __init__(self, algorithm: str, task: Task):
+    def __init__(self, algorithm: str, task: Task, num_epochs: int):
         recipe = catalog.get(algorithm)
         chosen = {
             "clients_per_round": _NUM_CLIENTS,
             "client_batch_size": _BATCH_SIZE,
-            "client_epochs_per_round": 1,
+            "client_epochs_per_round": num_epochs,
             "client_learning_rate": 0.01,
         }
         settings = launch.resolve(recipe, task, chosen)[-1]
@@ -168,14 +177,40 @@ def _peak_megabytes() -> float:
     return int(line.split()[1]) * 1024 / _MEGABYTE
 
 
+@attrs.frozen
+class RoundTimes:
+    """Seconds of two rounds that differ in their number of local steps.
+
+    Attributes:
+      short: Of the one with one epoch.
+      long: Of the one with four.
+    """
+
+    short: float
+    long: float
+
+    @property
+    def step(self) -> float:
+        """Seconds of a local step, of any client."""
+        added = (_LONG_EPOCHS - _SHORT_EPOCHS) * _NUM_STEPS
+        return (self.long - self.short) / added
+
+    @property
+    def rest(self) -> float:
+        """Seconds of what does not depend on the number of steps, of all clients."""
+        return self.short - _SHORT_EPOCHS * _NUM_STEPS * self.step
+
+
 def serve(connection: Connection, algorithm: str, model: str) -> None:
-    """Runs a round for each number received; sends its seconds and the peak, MB."""
+    """Runs two rounds for each number received; sends their times and the peak, MB."""
     execution.set_in_process_context()
-    training = Training(algorithm, make_task(model))
+    task = make_task(model)
+    trainings = [Training(algorithm, task, n) for n in (_SHORT_EPOCHS, _LONG_EPOCHS)]
     connection.send("ready")
     while True:
-        seconds = training.run_round(connection.recv())
-        connection.send((seconds, _peak_megabytes()))
+        number = connection.recv()
+        times = RoundTimes(*(training.run_round(number) for training in trainings))
+        connection.send((times, _peak_megabytes()))
 
 
 @attrs.frozen
@@ -183,13 +218,13 @@ class Measured:
     """The rounds of an algorithm after the first.
 
     Attributes:
-      seconds: Seconds of every round.
-      fed_avg_seconds: Those of FedAvg's adjacent rounds.
+      rounds: Its rounds.
+      fed_avg_rounds: FedAvg's adjacent rounds.
       peak_megabytes: Peak memory of the algorithm's process.
     """
 
-    seconds: Sequence[float]
-    fed_avg_seconds: Sequence[float]
+    rounds: Sequence[RoundTimes]
+    fed_avg_rounds: Sequence[RoundTimes]
     peak_megabytes: float
 
 
@@ -208,8 +243,8 @@ def measure(
                 return None
             pairs.append((answers[own], answers[fed_avg]))
     return Measured(
-        seconds=[own_seconds for (own_seconds, _), _ in pairs[1:]],
-        fed_avg_seconds=[seconds for _, (seconds, _) in pairs[1:]],
+        rounds=[own_times for (own_times, _), _ in pairs[1:]],
+        fed_avg_rounds=[times for _, (times, _) in pairs[1:]],
         peak_megabytes=pairs[-1][0][1],
     )
 
@@ -233,38 +268,36 @@ def make_table(by_model: Mapping[str, Mapping[str, Measured | None]]) -> str:
         "model, algorithm",
         "ms/step",
         "of FedAvg's",
-        "forward",
-        "backward",
+        "needed",
+        "ms of the rest",
+        "of FedAvg's short round",
         "peak MB",
         "passes",
     ]
     rows = []
     for model, measured in by_model.items():
         for name, own in measured.items():
-            passes = PASSES[name]
-            costs = ["died", "", ""] if own is None else _costs(own)
-            rows.append(
-                [
-                    f"{model}, {name}",
-                    *costs[:2],
-                    passes.forward,
-                    passes.backward,
-                    costs[2],
-                    passes.reason,
-                ]
-            )
+            costs = ["died", *[""] * 4] if own is None else _costs(own)
+            needed = PASSES[name].needed
+            costs[2:2] = ["" if needed is None else tables.format_number(needed)]
+            rows.append([f"{model}, {name}", *costs, PASSES[name].reason])
     return tables.format_table(header, rows)
 
 
 def _costs(measured: Measured) -> list[str]:
-    ratios = [
-        own / other
-        for own, other in zip(measured.seconds, measured.fed_avg_seconds, strict=True)
-    ]
-    milliseconds = 1e3 * statistics.median(measured.seconds) / _NUM_STEPS
+    """Returns the columns of the table without the first, "needed" and "passes"."""
+    pairs = list(zip(measured.rounds, measured.fed_avg_rounds, strict=True))
+    steps = [own.step / other.step for own, other in pairs]
+    rounds = [own.short / other.short for own, other in pairs]
+
+    def milliseconds(seconds: Iterable[float]) -> str:
+        return tables.format_number(1e3 * statistics.median(seconds))
+
     return [
-        tables.format_number(milliseconds),
-        tables.format_spread(summary.spread(ratios)),
+        milliseconds(own.step for own in measured.rounds),
+        tables.format_spread(summary.spread(steps)),
+        milliseconds(own.rest for own in measured.rounds),
+        tables.format_spread(summary.spread(rounds)),
         f"{measured.peak_megabytes:.0f}",
     ]
 

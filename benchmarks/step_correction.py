@@ -25,7 +25,7 @@ from absl import app, flags
 
 from benchmarks.comparison import tables
 from tasks.models import image, normalized
-from tff_algos.client_works import gradma_training
+from tff_algos.client_works import gradient_correction
 from tff_algos.models import local_model
 from tff_algos.models.local_model import Weights
 
@@ -73,7 +73,7 @@ def time_steps(model) -> dict[str, float]:
         return view.loss_gradients(at, view.initial_metrics(), batch).gradients
 
     def correction(scope):
-        return lambda trainable: gradma_training.correct(trainable, rows, 0.0, scope)
+        return lambda trainable: gradient_correction.correct(trainable, rows, 0.0, scope)
 
     kinds = {
         "plain": plain,

@@ -6,7 +6,7 @@ No time is asserted.
 import pytest
 
 from benchmarks import algorithms
-from benchmarks.algorithms import Measured
+from benchmarks.algorithms import Measured, RoundTimes
 from tff_algos import execution
 from tff_algos.experiments import catalog
 
@@ -27,21 +27,26 @@ def test_models_have_the_sizes_of_the_literature():
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_rounds_train_with_and_without_memory(algorithm):
     with execution.in_process_context():
-        training = algorithms.Training(algorithm, algorithms.make_task("logistic"))
+        training = algorithms.Training(algorithm, algorithms.make_task("logistic"), 1)
         assert all(training.run_round(number) > 0 for number in (1, 2))
 
 
-def test_the_table_compares_adjacent_rounds_and_names_what_died():
-    measured = Measured([3.0, 12.0, 6.0], [1.0, 6.0, 3.0], 700.4)
-    table = algorithms.make_table({"cnn": {"gradma": measured, "moon": None}})
+def test_the_table_divides_rounds_into_steps_and_the_rest():
+    rounds = [RoundTimes(3.0, 12.0), RoundTimes(4.0, 40.0), RoundTimes(6.0, 24.0)]
+    fed_avg = [RoundTimes(1.0, 4.0), RoundTimes(4.0, 13.0), RoundTimes(2.0, 8.0)]
+    measured = Measured(rounds, fed_avg, 700.4)
+    table = algorithms.make_table({"cnn": {"moon": measured, "gradma": None}})
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")
     ]
-    passes = algorithms.PASSES["gradma"].reason
     assert rows[2] == [
-        "cnn, gradma",
-        "100",  # 6 s of 60 steps.
-        "2.00 (2.00-3.00)",
-        *["3", "3", "700", passes],
+        "cnn, moon",
+        "100",  # 18 s of 180 steps.
+        "3.00 (3.00-4.00)",
+        "1.67",  # Three forward passes and a backward pass of twice their time.
+        "0",
+        "3.00 (1.00-3.00)",
+        "700",
+        algorithms.PASSES["moon"].reason,
     ]
-    assert rows[3][:3] == ["cnn, moon", "died", ""]
+    assert rows[3][:5] == ["cnn, gradma", "died", "", "3.00", ""]

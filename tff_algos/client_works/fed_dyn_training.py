@@ -78,14 +78,15 @@ def build_dynamic_regularization_client_work(
 
     def regularized_gradients(given: RememberingInput):
         strength = relative_strength(given.data)
+        alpha = strength * dynamic_regularization
 
-        def correct(gradient, weight, linear, anchor):
-            alpha = tf.constant(dynamic_regularization, gradient.dtype)
-            own = tf.cast(strength, gradient.dtype)
-            return gradient + own * (alpha * (weight - anchor) - linear)
+        def correct(gradient, weight, anchor, linear):
+            return gradient + tf.cast(alpha, weight.dtype) * (weight - anchor) + linear
 
         anchor = local_model.flatten(given.server_weights).trainable
-        return local_training.corrected_gradients(correct, given.row, anchor)
+        # Once per client, so that a step makes few passes over the weights.
+        linear = tuple(-tf.cast(strength, each.dtype) * each for each in given.row)
+        return local_training.corrected_gradients(correct, anchor, linear)
 
     def client_update(view: LocalModel, given: RememberingInput):
         step_gradients = local_training.plain_gradients

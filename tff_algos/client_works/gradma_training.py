@@ -4,15 +4,18 @@ The worker's side of Luo et al., "GradMA: A Gradient-Memory-based Accelerated Fe
 Learning with Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 """
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.client_works import local_training, remembered_weights
+from tff_algos.client_works import (
+    gradient_correction,
+    local_training,
+    remembered_weights,
+)
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
     RememberingReport,
@@ -22,14 +25,8 @@ from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors
-from tff_algos.solvers import cone
-
-# Tensors of at least this size, with rows of at most this length, are multiplied in
-# float32 if their squared norms are at least this.
-_LARGE_TENSOR, _SHORT_ROW, _LEAST_SQUARE = 1 << 16, 1024, 1e-20
 
 Row = Literal["previous", "server", "drift"]
-QpScope = Literal["global", "per_tensor"]
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +44,7 @@ class StepCorrection:
 
     local_rows: Sequence[Row] = get_args(Row)
     qp_margin: float = 0.0
-    qp_scope: QpScope = "global"
+    qp_scope: gradient_correction.QpScope = "global"
 
     def step_gradients(
         self, server: local_model.Weights
@@ -61,7 +58,9 @@ class StepCorrection:
             rows = [
                 self._row(name, model, state, server, batch) for name in self.local_rows
             ]
-            corrected = correct(result.gradients, rows, self.qp_margin, self.qp_scope)
+            corrected = gradient_correction.correct(
+                result.gradients, rows, self.qp_margin, self.qp_scope
+            )
             carry = state.weights.trainable if "previous" in self.local_rows else ()
             return attrs.evolve(result, gradients=corrected), carry
 
@@ -82,98 +81,6 @@ class StepCorrection:
         return model.loss_gradients(
             weights, state.metrics, batch, masks_of=state.weights
         ).gradients
-
-
-def correct(
-    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
-) -> Tensors:
-    """Returns the vector nearest to a gradient that opposes none of up to three rows.
-
-    Args:
-      gradients: The gradient, by tensor.
-      rows: The rows, by tensor.
-      qp_margin: The smallest cosine with a row, relative to the gradient's norm.
-      qp_scope: Whether tensors are corrected together or each by itself.
-    """
-    vectors = list(zip(gradients, *rows, strict=True))
-    products = [_inner_products(same) for same in vectors]
-    dtypes = [gradient.dtype for gradient in gradients]
-    if qp_scope == "global":
-        widest = max(dtypes, key=lambda dtype: dtype.size)
-        shared = _coefficients(tf.add_n(products), qp_margin, widest)
-        coefficients = [shared] * len(vectors)
-    else:
-        coefficients = [
-            _coefficients(product, qp_margin, dtype)
-            for product, dtype in zip(products, dtypes, strict=True)
-        ]
-    return tuple(itertools.starmap(_combined, zip(vectors, coefficients, strict=True)))
-
-
-def _inner_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the inner products of tensors of one shape with each other, float64.
-
-    Computed in float64: a rounded Gram matrix need not be positive semidefinite, and the
-    corrected steps could be longer than the gradient allows. Rows of a large matrix of
-    float32 are multiplied and summed as they are, in half of the time; the errors are
-    below those of the matrix itself, unless a product overflows or underflows.
-    """
-    first = tensors[0]
-    rows_are_short = first.shape.rank > 1 and first.shape[-1] <= _SHORT_ROW
-    large = (first.shape.num_elements() or 0) >= _LARGE_TENSOR
-    if first.dtype != tf.float32 or not large or not rows_are_short:
-        return _pairwise(_exact_product, tensors)
-    quick = _pairwise(_quick_product, tensors)
-    squares = tf.linalg.diag_part(quick)
-    held = tf.reduce_all(tf.math.is_finite(squares) & (squares >= _LEAST_SQUARE))
-    return tf.cond(held, lambda: quick, lambda: _pairwise(_exact_product, tensors))
-
-
-def _pairwise(
-    product: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
-) -> tf.Tensor:
-    """Returns the symmetric matrix of the products of all pairs."""
-    products = {}
-    for i, j in itertools.combinations_with_replacement(range(len(tensors)), 2):
-        products[i, j] = products[j, i] = product(tensors[i], tensors[j])
-    size = range(len(tensors))
-    return tf.stack([tf.stack([products[i, j] for j in size]) for i in size])
-
-
-def _exact_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(a, tf.float64) * tf.cast(b, tf.float64))
-
-
-def _quick_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(tf.reduce_sum(a * b, axis=-1), tf.float64))
-
-
-def _combined(tensors: Sequence[tf.Tensor], coefficients: tf.Tensor) -> tf.Tensor:
-    """Returns a gradient plus multiples of rows, without the rows that are not used."""
-    gradient, *rows = tensors
-    factors = tf.unstack(tf.cast(coefficients[1:], gradient.dtype), len(rows))
-    # Not a plain product: 0 * inf is NaN.
-    used = [
-        tf.math.multiply_no_nan(row, z) for row, z in zip(rows, factors, strict=True)
-    ]
-    return tf.add_n([gradient, *used])
-
-
-def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.Tensor:
-    """Returns 1 and the multipliers of the rows, from the inner products.
-
-    Args:
-      products: float64 [1 + n, 1 + n], of the gradient (first) and the rows.
-      qp_margin: As in `correct`.
-      dtype: The dtype that the vectors were computed in.
-    """
-    # After one full-batch step, the drift is a negative multiple of the server's
-    # gradient, up to the rounding of the weights.
-    rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
-    multipliers = cone.solve_few(
-        products[1:, 1:], products[0, 1:], products[0, 0], qp_margin, **rounding
-    ).multipliers
-    return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
 
 
 def build_gradma_training_client_work(

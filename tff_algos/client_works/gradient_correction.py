@@ -1,0 +1,159 @@
+"""The gradient nearest to a given one that opposes none of a few rows.
+
+The quadratic program of a local step of GradMA (Luo et al., 2023, arXiv 2302.14307).
+"""
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import tensorflow as tf
+
+from tff_algos import xla_marks
+from tff_algos.models.local_model import Tensors
+from tff_algos.solvers import cone
+
+QpScope = Literal["global", "per_tensor"]
+
+# Float32 tensors of at least this size are multiplied in float32, as they are if their
+# squared norms are at least this.
+_LARGE_TENSOR, _LEAST_SQUARE = 1 << 16, 1e-20
+# Products are added in groups of this many before they are summed one by one: XLA's sums
+# wait for the one before, and its groups do not. Sums of float32 have at most this many
+# summands.
+_GROUP, _SUMMANDS = 16, 128
+
+
+def correct(
+    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
+) -> Tensors:
+    """Returns the vector nearest to a gradient that opposes none of up to three rows.
+
+    Args:
+      gradients: The gradient, by tensor.
+      rows: The rows, by tensor.
+      qp_margin: The smallest cosine with a row, relative to the gradient's norm.
+      qp_scope: Whether tensors are corrected together or each by itself.
+    """
+    corrected = functools.partial(_correct, qp_margin=qp_margin, qp_scope=qp_scope)
+    if any(map(_is_large, gradients)):
+        # XLA reads every vector once a product and writes none of the summands.
+        corrected = xla_marks.compiled_on_cpu(corrected)
+    return corrected(gradients, tuple(rows))
+
+
+def _correct(
+    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
+) -> Tensors:
+    vectors = list(zip(gradients, *rows, strict=True))
+    products = [_inner_products(same) for same in vectors]
+    dtypes = [gradient.dtype for gradient in gradients]
+    if qp_scope == "global":
+        widest = max(dtypes, key=lambda dtype: dtype.size)
+        shared = _coefficients(tf.add_n(products), qp_margin, widest)
+        coefficients = [shared] * len(vectors)
+    else:
+        coefficients = [
+            _coefficients(product, qp_margin, dtype)
+            for product, dtype in zip(products, dtypes, strict=True)
+        ]
+    return tuple(itertools.starmap(_combined, zip(vectors, coefficients, strict=True)))
+
+
+def _is_large(tensor: tf.Tensor) -> bool:
+    size = tensor.shape.num_elements() or 0
+    return tensor.dtype == tf.float32 and size >= _LARGE_TENSOR
+
+
+def _inner_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the inner products of tensors of one shape with each other, float64.
+
+    Computed in float64: a rounded Gram matrix need not be positive semidefinite, and the
+    corrected steps could be longer than the gradient allows. Large tensors of float32
+    are multiplied as they are, and up to 2048 products summed; the errors are below
+    those of the tensors themselves. Where squares overflow or underflow, tensors are
+    divided by their largest element first.
+    """
+    if not _is_large(tensors[0]):
+        return _pairwise(_exact_product, tensors)
+    quick = _pairwise(_quick_product, tensors)
+    squares = tf.linalg.diag_part(quick)
+    held = tf.reduce_all(tf.math.is_finite(squares) & (squares >= _LEAST_SQUARE))
+    return tf.cond(held, lambda: quick, lambda: _scaled_products(tensors))
+
+
+def _scaled_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    largest = tf.stack([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
+    scales = tf.where(largest == 0, tf.ones_like(largest), largest)
+    scaled = [x / scale for x, scale in zip(tensors, tf.unstack(scales), strict=True)]
+    units = tf.cast(scales, tf.float64)
+    products = _pairwise(_quick_product, scaled)
+    return products * units * units[:, tf.newaxis]
+
+
+def _pairwise(
+    product: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
+) -> tf.Tensor:
+    """Returns the symmetric matrix of the products of all pairs."""
+    products = {}
+    for i, j in itertools.combinations_with_replacement(range(len(tensors)), 2):
+        products[i, j] = products[j, i] = product(tensors[i], tensors[j])
+    size = range(len(tensors))
+    return tf.stack([tf.stack([products[i, j] for j in size]) for i in size])
+
+
+def _exact_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(a, tf.float64) * tf.cast(b, tf.float64))
+
+
+def _quick_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    a, b = tf.reshape(a, [-1]), tf.reshape(b, [-1])
+    block = _GROUP * _SUMMANDS
+    grouped = a.shape[0] // block * block
+    shape = [-1, _GROUP, _SUMMANDS]
+    groups = zip(
+        tf.unstack(tf.reshape(a[:grouped], shape), axis=1),
+        tf.unstack(tf.reshape(b[:grouped], shape), axis=1),
+        strict=True,
+    )
+    sums = tf.reduce_sum(_tree_sum([x * y for x, y in groups]), axis=-1)
+    rest = _exact_product(a[grouped:], b[grouped:])
+    return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
+
+
+def _tree_sum(terms: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sum of a power of two of tensors, added in pairs."""
+    while len(terms) > 1:
+        terms = list(map(operator.add, terms[::2], terms[1::2]))
+    return terms[0]
+
+
+def _combined(tensors: Sequence[tf.Tensor], coefficients: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient plus multiples of rows, without the rows that are not used."""
+    gradient, *rows = tensors
+    factors = tf.unstack(tf.cast(coefficients[1:], gradient.dtype), len(rows))
+    # Not a plain product: 0 * inf is NaN.
+    used = [
+        tf.math.multiply_no_nan(row, z) for row, z in zip(rows, factors, strict=True)
+    ]
+    return tf.add_n([gradient, *used])
+
+
+def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.Tensor:
+    """Returns 1 and the multipliers of the rows, from the inner products.
+
+    Args:
+      products: float64 [1 + n, 1 + n], of the gradient (first) and the rows.
+      qp_margin: As in `correct`.
+      dtype: The dtype that the vectors were computed in.
+    """
+    # After one full-batch step, the drift is a negative multiple of the server's
+    # gradient, up to the rounding of the weights.
+    rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
+    multipliers = cone.solve_few(
+        products[1:, 1:], products[0, 1:], products[0, 0], qp_margin, **rounding
+    ).multipliers
+    return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
