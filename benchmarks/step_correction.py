@@ -73,7 +73,9 @@ def time_steps(model) -> dict[str, float]:
         return view.loss_gradients(at, view.initial_metrics(), batch).gradients
 
     def correction(scope):
-        return lambda trainable: gradient_correction.correct(trainable, rows, 0.0, scope)
+        return lambda trainable: gradient_correction.correct(
+            trainable, rows, 0.0, scope
+        )
 
     kinds = {
         "plain": plain,

@@ -5,7 +5,6 @@ The quadratic program of a local step of GradMA (Luo et al., 2023, arXiv 2302.14
 
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Literal
