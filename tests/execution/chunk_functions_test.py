@@ -29,6 +29,32 @@ def test_clients_values_are_stacked_and_the_servers_shared():
     np.testing.assert_array_equal(found[1], [2, 3, 4])
 
 
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_clients_tensors_are_read_as_they_are_and_not_copied(num_clients):
+    specs = [tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)]
+    # A client's own gather remains.
+    leaf = leaf_of(lambda x, i: [tf.gather(x, i), x * 2], *specs)
+
+    def run(*tensors):
+        clients = tf.shape(tensors[0])[0]
+        return chunk_functions.map_clients(leaf, clients, tensors, [True, True])
+
+    any_number = [tf.TensorSpec([None, *s.shape], s.dtype) for s in specs]
+    function = tracing.concrete_function(run, any_number)
+    x = tf.reshape(tf.range(2.0 * num_clients), [num_clients, 2])
+    picked, doubled = function(x, tf.range(num_clients) % 2)
+    np.testing.assert_array_equal(picked, [0.0, 3.0, 4.0][:num_clients])
+    np.testing.assert_array_equal(doubled, 2 * x)
+    copies = [
+        op
+        for tensor in function.graph.inputs
+        for op in tensor.consumers()
+        if op.type == "GatherV2" and "leaf" not in op.name and op.outputs[0].consumers()
+    ]
+    # What is left was made before vectorization, for one client.
+    assert not [op for op in copies if "/pfor/" in op.name]
+
+
 def test_work_without_outputs_gives_nothing():
     assert map_clients(leaf_of(list), stacked=[]) == []
 

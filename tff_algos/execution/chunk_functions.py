@@ -145,12 +145,41 @@ def map_clients(
 
     try:
         with _without_error_logs():
-            return tf.vectorized_map(
+            outputs = tf.vectorized_map(
                 one, (tf.range(num_clients), *own), fallback_to_while_loop=False
             )
     # What pfor raises where an op has no vectorized form.
     except (ValueError, NotImplementedError, TypeError) as error:
         raise vectorization.NotVectorizableError(_first_reason(error)) from error
+    _skip_gathers(own)
+    return outputs
+
+
+def _skip_gathers(stacked: Sequence[tf.Tensor]) -> None:
+    """Lets the readers of all clients' rows of a tensor read the tensor itself.
+
+    `tf.vectorized_map` gathers the rows, which copies the tensor, unless the number of
+    clients is static.
+    """
+    gathers = [op for tensor in stacked for op in tensor.consumers() if _slices(op)]
+    for gather in gathers:
+        (rows,) = gather.outputs
+        for reader in rows.consumers():
+            for index, value in enumerate(reader.inputs):
+                if value is rows:
+                    reader._update_input(index, gather.inputs[0])
+
+
+def _slices(op: tf.Operation) -> bool:
+    """Returns whether `tf.vectorized_map` made the op to slice its elements."""
+    return (
+        op.type == "GatherV2"
+        and "/pfor/" in op.name
+        # The first row if there is only one, for all clients, else each client's.
+        and op.inputs[1].op.type == "SelectV2"
+        and tf.get_static_value(op.inputs[2]) == 0
+        and op.get_attr("batch_dims") == 0
+    )
 
 
 def _first_reason(error: BaseException) -> str:
