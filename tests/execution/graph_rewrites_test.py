@@ -12,7 +12,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tasks.models import image, text
 from tests.testing import equivalence
 from tff_algos import build_fed_avg, execution, xla_marks
-from tff_algos.execution import graph_rewrites
+from tff_algos.execution import graph_contents, graph_rewrites
 
 
 def kernels_of(run, op, directory):
@@ -99,7 +99,7 @@ def test_xla_compiles_calls_of_marked_functions_alone():
     graph_rewrites.compile_marked_functions(graph_def)
     compiled = [
         node
-        for node in graph_rewrites.all_nodes(graph_def)
+        for node in graph_contents.all_nodes(graph_def)
         if "_XlaMustCompile" in node.attr
     ]
     assert len(compiled) == 1

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tests.testing.leaves import leaf_of
 from tff_algos.execution import (
+    graph_contents,
     graph_rewrites,
     leaves,
     loop_rewrites,
@@ -37,7 +38,7 @@ def ops_in_loops(leaf: leaves.Leaf, op: str) -> list:
     functions = {each.signature.name: each for each in leaf.graph_def.library.function}
     bodies = {
         node.attr["body"].func.name
-        for node in graph_rewrites.all_nodes(leaf.graph_def)
+        for node in graph_contents.all_nodes(leaf.graph_def)
         if node.op in ("While", "StatelessWhile")
     }
     return [n for name in bodies for n in functions[name].node_def if n.op == op]

@@ -5,7 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing.leaves_with_variables import leaf_of
-from tff_algos.execution import graph_rewrites, variable_functions
+from tff_algos.execution import graph_contents, variable_functions
 
 
 @tff.tensorflow.computation(np.float32)
@@ -28,8 +28,8 @@ def compute(x):
 def test_arguments_that_are_assigned_to_are_found_through_calls():
     leaf = leaf_of(compute)
     (call,) = [node for node in leaf.graph_def.node if "PartitionedCall" in node.op]
-    given = [graph_rewrites.node_name(name) for name in call.input if name[0] != "^"]
-    (name,) = graph_rewrites.called_functions(call)
+    given = [graph_contents.node_name(name) for name in call.input if name[0] != "^"]
+    (name,) = graph_contents.called_functions(call)
     functions = variable_functions.Functions(leaf.graph_def.library)
     with tf.Graph().as_default() as graph:
         leaf.add_functions(graph)

@@ -11,7 +11,7 @@ from tests.testing.leaves_with_variables import (
     ops_of,
     values_of,
 )
-from tff_algos.execution import graph_rewrites, variables
+from tff_algos.execution import graph_contents, variables
 
 NUMBERS = tff.SequenceType(np.float32)
 
@@ -121,7 +121,7 @@ def test_initial_values_that_nothing_reads_are_not_computed():
         return run()
 
     lifted = assert_lifted_to_the_same(compute, np.float32(2.0))
-    assert not graph_rewrites.takes_turns(lifted.graph_def)
+    assert not graph_contents.takes_turns(lifted.graph_def)
     assert "RandomStandardNormal" not in ops_of(lifted)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.execution import graph_rewrites, leaves, tracing, variables
+from tff_algos.execution import graph_contents, leaves, tracing, variables
 
 
 def leaf_of(computation) -> leaves.Leaf:
@@ -11,7 +11,7 @@ def leaf_of(computation) -> leaves.Leaf:
 
 
 def ops_of(leaf: leaves.Leaf) -> set[str]:
-    return {node.op for node in graph_rewrites.all_nodes(leaf.graph_def)}
+    return {node.op for node in graph_contents.all_nodes(leaf.graph_def)}
 
 
 def values_of(leaf: leaves.Leaf, *arguments) -> list:

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.execution import graph_rewrites
+from tff_algos.execution import graph_contents
 from tff_algos.execution.dataflow import Aggregate
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.row_memory import RowMemory
@@ -29,9 +29,9 @@ def appends_rows(aggregate: Aggregate) -> bool:
     nodes = {node.name: node for node in leaf.graph_def.node}
 
     def source(tensor: str) -> tf.compat.v1.NodeDef:
-        node = nodes[graph_rewrites.node_name(tensor)]
+        node = nodes[graph_contents.node_name(tensor)]
         while node.op == "Identity":
-            node = nodes[graph_rewrites.node_name(node.input[0])]
+            node = nodes[graph_contents.node_name(node.input[0])]
         return node
 
     def is_zero(tensor: str) -> bool:
@@ -40,7 +40,7 @@ def appends_rows(aggregate: Aggregate) -> bool:
 
     def is_argument(tensor: str, argument: str | None) -> bool:
         return argument is not None and (
-            source(tensor).name == graph_rewrites.node_name(argument)
+            source(tensor).name == graph_contents.node_name(argument)
         )
 
     def appends(index: int) -> bool:

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from tff_algos.execution import graph_rewrites
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution import graph_contents
+from tff_algos.execution.graph_contents import GraphDef
 
 OPS = frozenset(["Assert", "CheckNumerics", "CheckNumericsV2"])
 
@@ -29,7 +29,7 @@ def is_assertion(node: NodeDef, functions: Mapping[str, FunctionDef]) -> bool:
     """
     if node.op != "If":
         return node.op in OPS
-    called = graph_rewrites.called_functions(node)
+    called = graph_contents.called_functions(node)
     ops = {each.op for name in called for each in functions[name].node_def}
     return "Assert" in ops and ops <= _GUARDED
 
@@ -44,7 +44,7 @@ def assert_before(graph_def: GraphDef, outputs: Sequence[tf.Tensor]) -> tuple[st
     Returns:
       The names of the same tensors, which become available after all assertions.
     """
-    functions = graph_rewrites.functions_by_name(graph_def)
+    functions = graph_contents.functions_by_name(graph_def)
     for node in graph_def.node:
         kept = [tensor for tensor in node.input if not tensor.startswith("^")]
         del node.input[:]

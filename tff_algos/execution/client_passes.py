@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 import tensorflow as tf
 
-from tff_algos.execution import accumulation, graph_functions, graph_rewrites
+from tff_algos.execution import accumulation, graph_contents, graph_functions
 from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.kept_values import KeptValues
@@ -133,7 +133,7 @@ class StreamingPass:
         """
         self._pass = client_pass
         self._takes_turns = any(
-            graph_rewrites.takes_turns(node.leaf.graph_def)
+            graph_contents.takes_turns(node.leaf.graph_def)
             for node in client_pass.fragment.nodes
         )
         self._work = [

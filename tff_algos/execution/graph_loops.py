@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
-from tff_algos.execution import graph_rewrites
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution import graph_contents
+from tff_algos.execution.graph_contents import GraphDef
 
 LOOPS = ("While", "StatelessWhile")
 # Attributes of ops that are numbers of tensors.
@@ -22,9 +22,9 @@ Scope = GraphDef | function_pb2.FunctionDef
 
 def rewrite_loops(graph_def: GraphDef, rewrite: Callable[["Loop"], None]) -> None:
     """Applies a rewrite to every loop of a graph, inner loops first."""
-    functions = graph_rewrites.functions_by_name(graph_def)
+    functions = graph_contents.functions_by_name(graph_def)
     # Inner loops first: changing a loop copies its body.
-    inner_first = graph_rewrites.callees_first(graph_def.library)
+    inner_first = graph_contents.callees_first(graph_def.library)
     for scope in [*[functions[name] for name in inner_first], graph_def]:
         for node in list(nodes(scope)):
             if node.op in LOOPS:
@@ -100,7 +100,7 @@ class Loop:
 
     def producer(self, tensor: str) -> node_def_pb2.NodeDef | None:
         """Returns the node of the body with a tensor; `None` for an argument."""
-        return self._nodes.get(graph_rewrites.node_name(tensor))
+        return self._nodes.get(graph_contents.node_name(tensor))
 
     def result(self, index: int) -> str:
         """Returns the tensor of the body that is a result."""
@@ -156,9 +156,9 @@ class Loop:
     def _outside(self, tensor: str) -> node_def_pb2.NodeDef | None:
         """Returns the node of the scope with a tensor; `None` for an argument."""
         named = {each.name: each for each in nodes(self._scope)}
-        node = named.get(graph_rewrites.node_name(tensor))
+        node = named.get(graph_contents.node_name(tensor))
         while node is not None and node.op == "Identity":
-            node = named.get(graph_rewrites.node_name(node.input[0]))
+            node = named.get(graph_contents.node_name(node.input[0]))
         return node
 
     def num_uses(self, tensor: str) -> int:
@@ -171,7 +171,7 @@ class Loop:
         shapes = self.node.attr["output_shapes"].list.shape
         if shapes:
             return tf.TensorShape(shapes[index])
-        return tf.TensorShape(graph_rewrites.argument_shape(self.body, index))
+        return tf.TensorShape(graph_contents.argument_shape(self.body, index))
 
     def add_argument(
         self, tensor: str, dtype: int, shape: tf.TensorShape | None = None

@@ -7,24 +7,16 @@ in place; together they turn the leaf into a graph that can be imported anywhere
 number of times, and run by many threads.
 """
 
-import graphlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
-from tensorflow.core.framework import (
-    function_pb2,
-    node_def_pb2,
-    op_def_pb2,
-    tensor_shape_pb2,
-)
-from tensorflow.python.framework import op_def_registry
+from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.python.grappler import tf_optimizer
 
 from tff_algos import xla_marks
-
-GraphDef = tf.compat.v1.GraphDef
-Nodes = Iterable[node_def_pb2.NodeDef]
+from tff_algos.execution import graph_contents
+from tff_algos.execution.graph_contents import GraphDef
 
 # With this shared name, TensorFlow creates a new variable at every execution and frees
 # it with its last reference (`ResourceHandle::ANONYMOUS_NAME`).
@@ -53,34 +45,10 @@ class UnsupportedOpError(ValueError):
     """A leaf has an op that cannot run inside a function; the message names it."""
 
 
-def all_nodes(graph_def: GraphDef) -> Iterator[node_def_pb2.NodeDef]:
-    """Yields the graph's nodes and those of its functions."""
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
-
-
-def functions_by_name(graph_def: GraphDef) -> dict[str, function_pb2.FunctionDef]:
-    """Returns the graph's functions by their names."""
-    return {each.signature.name: each for each in graph_def.library.function}
-
-
-def op_definition(op: str) -> op_def_pb2.OpDef | None:
-    """Returns the definition of an op; `None` if the name is a function's."""
-    return op_def_registry.get(op)
-
-
 def drop_colocations(graph_def: GraphDef) -> None:
     """Removes colocation constraints; an op that they name may be absent or fed."""
-    for node in all_nodes(graph_def):
+    for node in graph_contents.all_nodes(graph_def):
         node.attr.pop("_class", None)
-
-
-def takes_empty_tensors(graph_def: GraphDef) -> bool:
-    """Returns whether a placeholder's static shape has no elements."""
-    fed = [node for node in graph_def.node if node.op == "Placeholder"]
-    shapes = [tf.TensorShape(node.attr["shape"].shape) for node in fed]
-    return any(shape.num_elements() == 0 for shape in shapes)
 
 
 def fold_constants(graph_def: GraphDef, fetched: Iterable[str]) -> GraphDef:
@@ -123,7 +91,7 @@ def own_resources(graph_def: GraphDef) -> None:
     Raises:
       UnsupportedOpError: For variables of TensorFlow 1, which have no handle.
     """
-    for node in all_nodes(graph_def):
+    for node in graph_contents.all_nodes(graph_def):
         if node.op in _REFERENCE_OPS:
             raise UnsupportedOpError(
                 f"Expected resource variables, found {node.op} {node.name!r}."
@@ -144,39 +112,21 @@ def initialize_first(graph_def: GraphDef, initialize_op: str) -> None:
       initialize_op: The name of the node that initializes the variables and tables.
     """
     nodes = {node.name: node for node in graph_def.node}
-    initializing = ancestors(nodes, [initialize_op])
+    initializing = graph_contents.ancestors(nodes, [initialize_op])
     resources = {node.name for node in graph_def.node if _makes_resource(node)}
     for node in graph_def.node:
         if node.name in initializing or node.name in resources:
             continue
-        if any(node_name(name) in resources for name in node.input):
+        if any(graph_contents.node_name(name) in resources for name in node.input):
             node.input.append(f"^{initialize_op}")
     sort(graph_def)
 
 
 def _makes_resource(node: node_def_pb2.NodeDef) -> bool:
-    definition = op_definition(node.op)
+    definition = graph_contents.op_definition(node.op)
     return definition is not None and any(
         output.type == tf.resource.as_datatype_enum for output in definition.output_arg
     )
-
-
-def node_name(tensor_name: str) -> str:
-    """Returns the node of an input's name: `a` for `a:1` and for `^a`."""
-    return tensor_name.removeprefix("^").partition(":")[0]
-
-
-def ancestors(
-    nodes: Mapping[str, node_def_pb2.NodeDef], names: Iterable[str]
-) -> set[str]:
-    """Returns the named nodes and all their dependencies."""
-    found, waiting = set(), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting.extend(node_name(tensor) for tensor in nodes[name].input)
-    return found
 
 
 def sort(graph_def: GraphDef) -> None:
@@ -195,7 +145,7 @@ def sort(graph_def: GraphDef) -> None:
         while stack:
             name, inputs = stack[-1]
             for tensor in inputs:
-                needed = node_name(tensor)
+                needed = graph_contents.node_name(tensor)
                 if needed not in visited:
                     visited.add(needed)
                     stack.append((needed, iter(nodes[needed].input)))
@@ -210,7 +160,7 @@ def sort(graph_def: GraphDef) -> None:
 
 def keep_data_on_host(graph_def: GraphDef) -> None:
     """Pins ops that create or read datasets to the CPU, the only device with them."""
-    for node in all_nodes(graph_def):
+    for node in graph_contents.all_nodes(graph_def):
         if node.op in _HOST_OPS or node.op.endswith(("Dataset", "DatasetV2")):
             node.device = "/device:CPU:0"
 
@@ -226,32 +176,6 @@ _HOST_OPS = (
 )
 
 
-def called_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    """Yields the names of the functions that a node calls."""
-    if op_definition(node.op) is None:
-        yield node.op
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        for function in value.list.func:
-            yield function.name
-
-
-def callees_first(library: function_pb2.FunctionDefLibrary) -> list[str]:
-    """Returns the names of functions, those that others call before these."""
-    names = {each.signature.name for each in library.function}
-    calls = {
-        function.signature.name: [
-            called
-            for node in function.node_def
-            for called in called_functions(node)
-            if called in names
-        ]
-        for function in library.function
-    }
-    return list(graphlib.TopologicalSorter(calls).static_order())
-
-
 def keep_loops_whole(graph_def: GraphDef) -> None:
     """Keeps loops with certain gradients as functions, instead of lowering them.
 
@@ -261,10 +185,10 @@ def keep_loops_whole(graph_def: GraphDef) -> None:
     of a loop that stays a function has a first op. Each iteration then takes about ten
     microseconds longer, and the whole body runs on one device: only for CPUs.
     """
-    functions = functions_by_name(graph_def)
-    for node in all_nodes(graph_def):
+    functions = graph_contents.functions_by_name(graph_def)
+    for node in graph_contents.all_nodes(graph_def):
         if node.op in ("While", "StatelessWhile"):
-            ops = reached_ops(node.attr["body"].func.name, functions)
+            ops = graph_contents.reached_ops(node.attr["body"].func.name, functions)
             if not ops.isdisjoint(_BEHIND_FORWARD_OPS):
                 node.attr["_lower_using_switch_merge"].b = False
 
@@ -279,48 +203,9 @@ def compile_marked_functions(graph_def: GraphDef) -> None:
         for function in graph_def.library.function
         if xla_marks.is_marked(function)
     }
-    for node in all_nodes(graph_def):
+    for node in graph_contents.all_nodes(graph_def):
         if "f" in node.attr and node.attr["f"].func.name in marked:
             node.attr["_XlaMustCompile"].b = True
-
-
-def reached_ops(
-    name: str, functions: Mapping[str, function_pb2.FunctionDef]
-) -> set[str]:
-    """Returns the ops of a function and of all functions that it calls."""
-    reached = reached_functions(name, functions)
-    return {node.op for each in reached for node in functions[each].node_def}
-
-
-def reached_functions(
-    name: str, functions: Mapping[str, function_pb2.FunctionDef]
-) -> set[str]:
-    """Returns a function and all functions that it calls."""
-    found, waiting = {name}, [name]
-    while waiting:
-        for node in functions[waiting.pop()].node_def:
-            called = {each for each in called_functions(node) if each in functions}
-            waiting += called - found
-            found |= called
-    return found
-
-
-# Stateful ops that only draw random numbers.
-RANDOM_OPS = frozenset(
-    [
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    ]
-)
-# Stateful only if the functions that they call are.
-CALLS = frozenset(["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"])
 
 
 def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
@@ -328,24 +213,26 @@ def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
 
     Drawing a random number is no effect, so an unused initial value is not drawn.
     """
-    functions = functions_by_name(graph_def)
+    functions = graph_contents.functions_by_name(graph_def)
     nodes = {node.name: node for node in graph_def.node}
     kept = {name for name, node in nodes.items() if _has_effects(node, functions)}
     for node in nodes.values():
         inputs = [
             name
             for name in node.input
-            if not name.startswith("^") or node_name(name) in kept
+            if not name.startswith("^") or graph_contents.node_name(name) in kept
         ]
         del node.input[:]
         node.input.extend(inputs)
-    needed = ancestors(nodes, [*map(node_name, outputs), *kept])
+    needed = graph_contents.ancestors(
+        nodes, [*map(graph_contents.node_name, outputs), *kept]
+    )
     pruned = GraphDef(versions=graph_def.versions)
     pruned.node.extend(node for node in graph_def.node if node.name in needed)
     called = set()
     for node in pruned.node:
-        for name in called_functions(node):
-            called |= reached_functions(name, functions)
+        for name in graph_contents.called_functions(node):
+            called |= graph_contents.reached_functions(name, functions)
     pruned.library.function.extend(
         functions[name] for name in functions if name in called
     )
@@ -355,42 +242,20 @@ def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
 def _has_effects(
     node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]
 ) -> bool:
-    ops = {node.op}.union(*(reached_ops(f, functions) for f in called_functions(node)))
+    ops = {node.op}.union(
+        *(
+            graph_contents.reached_ops(f, functions)
+            for f in graph_contents.called_functions(node)
+        )
+    )
     definitions = [
-        op_definition(op) for op in ops - CALLS - RANDOM_OPS - {"Placeholder"}
+        graph_contents.op_definition(op)
+        for op in ops
+        - graph_contents.CALLS
+        - graph_contents.RANDOM_OPS
+        - {"Placeholder"}
     ]
     return any(each is not None and each.is_stateful for each in definitions)
-
-
-def argument_specs(
-    function: function_pb2.FunctionDef,
-) -> tuple[tf.TensorSpec, ...]:
-    """Returns the specs of a function's arguments, as far as shapes are known."""
-    return tuple(
-        tf.TensorSpec(
-            tf.TensorShape(argument_shape(function, index)), tf.as_dtype(argument.type)
-        )
-        for index, argument in enumerate(function.signature.input_arg)
-    )
-
-
-def takes_turns(graph_def: GraphDef) -> bool:
-    """Returns whether concurrent executions would affect each other's random numbers.
-
-    TFF seeds noise by the current time, which two clients must not share, and an op
-    with its own seed continues from its last state.
-    """
-    return any(
-        node.op == "Timestamp" or is_seeded(node) for node in all_nodes(graph_def)
-    )
-
-
-def is_seeded(node: node_def_pb2.NodeDef) -> bool:
-    """Returns whether a node is an op with random state and its own seed."""
-    definition = op_definition(node.op)
-    if definition is None or not definition.is_stateful:
-        return False
-    return any(node.attr[name].i for name in ("seed", "seed2") if name in node.attr)
 
 
 def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
@@ -412,7 +277,7 @@ def prefix_functions(graph_def: GraphDef) -> Mapping[str, str]:
     for gradient in graph_def.library.gradient:
         gradient.function_name = names[gradient.function_name]
         gradient.gradient_func = names[gradient.gradient_func]
-    for node in all_nodes(graph_def):
+    for node in graph_contents.all_nodes(graph_def):
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
             if value.HasField("func"):
@@ -447,13 +312,3 @@ def rename_outputs(
     # A copy, because assigning while iterating over a proto's map can skip entries.
     for key, tensor in dict(function.ret).items():
         function.ret[key] = renamed(tensor)
-
-
-def argument_shape(
-    function: function_pb2.FunctionDef, index: int
-) -> tensor_shape_pb2.TensorShapeProto:
-    """Returns the static shape of a function's argument, as far as it is known."""
-    known = function.arg_attr[index].attr if index in function.arg_attr else {}
-    if "_output_shapes" in known:
-        return known["_output_shapes"].list.shape[0]
-    return tf.TensorShape(None).as_proto()

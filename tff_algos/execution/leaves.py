@@ -13,6 +13,7 @@ from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from tff_algos.execution import (
+    graph_contents,
     graph_rewrites,
     loop_rewrites,
     normalization_gradients,
@@ -137,7 +138,7 @@ def _registered(
     """Registers functions with the runtime, callees before callers."""
     definitions = {each.signature.name: each for each in library.function}
     functions: dict[str, atomic_function.AtomicFunction] = {}
-    for name in graph_rewrites.callees_first(library):
+    for name in graph_contents.callees_first(library):
         functions[name] = atomic_function.from_function_def(
             definitions[name], _function_type(definitions[name])
         )
@@ -146,7 +147,7 @@ def _registered(
             for called in dict.fromkeys(
                 called
                 for node in definitions[name].node_def
-                for called in graph_rewrites.called_functions(node)
+                for called in graph_contents.called_functions(node)
             )
         ]
     return functions
@@ -158,7 +159,7 @@ def _function_type(definition: function_pb2.FunctionDef) -> function_type.Functi
         for argument in definition.signature.output_arg
     )
     return function_type.from_structured_signature(
-        (graph_rewrites.argument_specs(definition), {}), outputs, {}
+        (graph_contents.argument_specs(definition), {}), outputs, {}
     )
 
 
@@ -182,8 +183,8 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
     outputs = tuple(_tensor_names(proto.result))
     graph_def = _needed(graph_def, outputs, proto.initialize_op)
     graph_rewrites.drop_colocations(graph_def)
-    if graph_rewrites.takes_empty_tensors(graph_def):
-        fetched = [graph_rewrites.node_name(tensor) for tensor in outputs]
+    if graph_contents.takes_empty_tensors(graph_def):
+        fetched = [graph_contents.node_name(tensor) for tensor in outputs]
         needed = [*fetched, *filter(None, [proto.initialize_op])]
         graph_def = graph_rewrites.fold_constants(graph_def, needed)
     graph_rewrites.own_resources(graph_def)
@@ -194,7 +195,7 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
     graph_rewrites.prefix_functions(graph_def)
     present = {node.name for node in graph_def.node}
     fed = tuple(
-        tensor if graph_rewrites.node_name(tensor) in present else None
+        tensor if graph_contents.node_name(tensor) in present else None
         for tensor in inputs
     )
     return Leaf(name, graph_def, fed, outputs)
@@ -218,11 +219,11 @@ def _needed(
     graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], initialize_op: str
 ) -> tf.compat.v1.GraphDef:
     """Returns the nodes that a session would run, including initialization."""
-    fetched = [graph_rewrites.node_name(tensor) for tensor in outputs]
+    fetched = [graph_contents.node_name(tensor) for tensor in outputs]
     if initialize_op:
         fetched.append(initialize_op)
     nodes = {node.name: node for node in graph_def.node}
-    needed = graph_rewrites.ancestors(nodes, fetched)
+    needed = graph_contents.ancestors(nodes, fetched)
     return tf.compat.v1.GraphDef(
         node=[node for node in graph_def.node if node.name in needed],
         library=graph_def.library,
@@ -233,7 +234,7 @@ def _needed(
 def _drop_session_token(graph_def: tf.compat.v1.GraphDef, token: str) -> None:
     """Sets the session token to the value that it has without a session."""
     for node in graph_def.node:
-        if token and node.name == graph_rewrites.node_name(token):
+        if token and node.name == graph_contents.node_name(token):
             node.op = "Const"
             node.attr.clear()
             node.attr["dtype"].type = tf.string.as_datatype_enum

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from tff_algos.execution import graph_loops
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution.graph_contents import GraphDef
 
 # Measured on two cores of an AMD EPYC with AVX-512, for 4 to 32 rows.
 _MAX_BLOCK_ELEMENTS, _MIN_BLOCK_COLUMNS = 1 << 17, 64

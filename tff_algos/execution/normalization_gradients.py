@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from tff_algos.execution import graph_rewrites, tracing
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution import graph_contents, graph_rewrites, tracing
+from tff_algos.execution.graph_contents import GraphDef
 
 _OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 
@@ -58,7 +58,7 @@ def _key(node: NodeDef) -> tuple:
 
 
 def _output_positions(node: NodeDef) -> dict[str, int]:
-    outputs = graph_rewrites.op_definition(node.op).output_arg
+    outputs = graph_contents.op_definition(node.op).output_arg
     return {output.name: index for index, output in enumerate(outputs)}
 
 
@@ -93,7 +93,7 @@ def _composition(node: NodeDef, number: int) -> FunctionDef:
         return [tf.cast(found[0], dtype), *found[1:], unused, unused]
 
     images = tf.TensorSpec([None] * len(data_format), dtype)
-    num_reserved = len(graph_rewrites.op_definition(node.op).input_arg) - 3
+    num_reserved = len(graph_contents.op_definition(node.op).input_arg) - 3
     vectors = [tf.TensorSpec([None], of_statistics)] * (1 + num_reserved)
     traced = tracing.concrete_function(gradients, [images, images, *vectors])
     function = FunctionDef.FromString(traced.function_def.SerializeToString())

@@ -16,14 +16,14 @@ from tensorflow.core.framework import (
 )
 
 from tff_algos.execution import client_batches
-from tff_algos.execution.graph_rewrites import (
+from tff_algos.execution.graph_contents import (
     GraphDef,
     Nodes,
     argument_shape,
     functions_by_name,
     node_name,
-    rename_outputs,
 )
+from tff_algos.execution.graph_rewrites import rename_outputs
 
 
 def merge_scans(graph_def: GraphDef) -> None:

@@ -8,8 +8,8 @@ import attrs
 from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.python.framework import function_def_to_graph
 
-from tff_algos.execution import graph_rewrites, variable_ops
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution import graph_contents, graph_rewrites, variable_ops
+from tff_algos.execution.graph_contents import GraphDef
 
 BRANCHES = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
@@ -36,8 +36,8 @@ class Graph:
     def nodes(self) -> list[node_def_pb2.NodeDef]:
         """The nodes that outputs and effects need."""
         by_name = {node.name: node for node in self.graph_def.node}
-        roots = [*map(graph_rewrites.node_name, self.outputs), *self.effects]
-        needed = graph_rewrites.ancestors(by_name, roots)
+        roots = [*map(graph_contents.node_name, self.outputs), *self.effects]
+        needed = graph_contents.ancestors(by_name, roots)
         return [node for node in self.graph_def.node if node.name in needed]
 
 
@@ -66,7 +66,7 @@ class Functions:
     def creates_variables(self, name: str) -> bool:
         """Returns whether a function creates variables."""
         if name not in self._creating:
-            reached = graph_rewrites.reached_ops(name, self.definitions)
+            reached = graph_contents.reached_ops(name, self.definitions)
             self._creating[name] = "VarHandleOp" in reached
         return self._creating[name]
 
@@ -102,13 +102,13 @@ class Functions:
     def _find_written_arguments(self, name: str) -> set[int]:
         graph = self.graph_of(name)
         sources = {
-            graph_rewrites.node_name(tensor): index
+            graph_contents.node_name(tensor): index
             for index, tensor in enumerate(graph.inputs)
         }
         written = set()
         for node in graph.nodes:
             taken = [
-                sources.get(graph_rewrites.node_name(tensor))
+                sources.get(graph_contents.node_name(tensor))
                 for tensor in node.input
                 if not tensor.startswith("^")
             ]
@@ -117,7 +117,7 @@ class Functions:
             elif node.op in variable_ops.ASSIGNMENTS:
                 count = variable_ops.ASSIGNMENTS[node.op].num_variables
                 written.update(taken[:count])
-            for called in graph_rewrites.called_functions(node):
+            for called in graph_contents.called_functions(node):
                 inner = self.written_arguments(called)
                 own = self._passed(node, called, taken)
                 written.update(own[i] for i in inner if i < len(own))

@@ -20,12 +20,13 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 
 from tff_algos.execution import (
+    graph_contents,
     graph_rewrites,
     tracing,
     variable_functions,
     variable_ops,
 )
-from tff_algos.execution.graph_rewrites import GraphDef
+from tff_algos.execution.graph_contents import GraphDef
 from tff_algos.execution.leaves import Leaf
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
@@ -68,14 +69,14 @@ def lift(leaf: Leaf) -> Leaf:
 
 
 def _has_variables(graph_def: GraphDef) -> bool:
-    nodes = graph_rewrites.all_nodes(graph_def)
+    nodes = graph_contents.all_nodes(graph_def)
     return any(node.op == "VarHandleOp" for node in nodes)
 
 
 def _lift(leaf: Leaf) -> Leaf:
     nodes = {node.name: node for node in leaf.graph_def.node}
     used = [name for name in leaf.inputs if name is not None]
-    specs = [_placeholder_spec(nodes[graph_rewrites.node_name(name)]) for name in used]
+    specs = [_placeholder_spec(nodes[graph_contents.node_name(name)]) for name in used]
 
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
         leaf.add_functions(tf.compat.v1.get_default_graph())
@@ -100,7 +101,7 @@ def _lift(leaf: Leaf) -> Leaf:
 
 
 def _if_present(tensor: str, nodes: set[str]) -> str | None:
-    return tensor if graph_rewrites.node_name(tensor) in nodes else None
+    return tensor if graph_contents.node_name(tensor) in nodes else None
 
 
 def _placeholder_spec(node: node_def_pb2.NodeDef) -> tf.TensorSpec:
@@ -146,7 +147,7 @@ class _Interpreter:
           The values of its outputs.
         """
         values = {
-            graph_rewrites.node_name(name): [value]
+            graph_contents.node_name(name): [value]
             for name, value in zip(graph.inputs, arguments, strict=True)
         }
 
@@ -184,7 +185,7 @@ class _Interpreter:
         if node.op == "Identity":
             return inputs
         if node.op in _CALLS or node.op in self._functions.definitions:
-            (name,) = graph_rewrites.called_functions(node)
+            (name,) = graph_contents.called_functions(node)
             return self._call(name, inputs, state)
         if node.op in variable_functions.BRANCHES:
             return self._branch(node, inputs, state)
@@ -200,7 +201,7 @@ class _Interpreter:
         """Returns whether a node takes variables or calls functions that have any."""
         if any(isinstance(value, _Variable) for value in inputs):
             return True
-        called = graph_rewrites.called_functions(node)
+        called = graph_contents.called_functions(node)
         return any(map(self._functions.creates_variables, called))
 
     def _call(
@@ -212,7 +213,7 @@ class _Interpreter:
         self, node: node_def_pb2.NodeDef, inputs: Sequence[_Value], state: _State
     ) -> Sequence[_Value]:
         chosen, *arguments = inputs
-        branches = list(graph_rewrites.called_functions(node))
+        branches = list(graph_contents.called_functions(node))
         if "If" in node.op:
             branches = [node.attr[f"{name}_branch"].func.name for name in _BRANCH_NAMES]
             known = tf.get_static_value(chosen)
@@ -333,7 +334,7 @@ class _Interpreter:
     ) -> Sequence[tf.TensorSpec]:
         """Returns the specs of the elements of a reduction's dataset."""
         definition = self._functions.definitions[node.attr["f"].func.name]
-        specs = graph_rewrites.argument_specs(definition)
+        specs = graph_contents.argument_specs(definition)
         num_states = len(node.attr["Tstate"].list.type)
         return specs[num_states : len(specs) - num_others]
 

@@ -23,13 +23,14 @@ from tensorflow.python.framework import convert_to_constants
 
 from tff_algos.execution import (
     assertions,
+    graph_contents,
     graph_functions,
     graph_rewrites,
     tracing,
     types,
 )
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Placement, Select
-from tff_algos.execution.graph_rewrites import GraphDef, Nodes
+from tff_algos.execution.graph_contents import GraphDef, Nodes
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import Fragment
 
@@ -147,7 +148,7 @@ def _check_pure(nodes: Nodes, functions: Mapping[str, FunctionDef]) -> None:
     for node in nodes:
         _check_node(node)
         if not assertions.is_assertion(node, functions):
-            for name in graph_rewrites.called_functions(node):
+            for name in graph_contents.called_functions(node):
                 called = functions[name].node_def
                 if any(assertions.is_assertion(each, functions) for each in called):
                     raise NotVectorizableError("an assertion in a loop or a branch")
@@ -155,19 +156,19 @@ def _check_pure(nodes: Nodes, functions: Mapping[str, FunctionDef]) -> None:
 
 
 def _check_node(node: NodeDef) -> None:
-    definition = graph_rewrites.op_definition(node.op)
+    definition = graph_contents.op_definition(node.op)
     if definition is None:
         raise NotVectorizableError(f"a call of {node.op}")
     if "Dataset" in node.op or "Iterator" in node.op:
         raise NotVectorizableError(f"{node.op} outside of a reduction's data")
-    if node.op in graph_rewrites.RANDOM_OPS and graph_rewrites.is_seeded(node):
+    if node.op in graph_contents.RANDOM_OPS and graph_contents.is_seeded(node):
         raise NotVectorizableError(f"{node.op} with a seed of its own")
     if definition.is_stateful and node.op not in _STATEFUL_IN_NAME_ONLY:
         raise NotVectorizableError(f"{node.op}, which has effects")
 
 
 _STATEFUL_IN_NAME_ONLY = frozenset(
-    ["Placeholder", *graph_rewrites.CALLS, *graph_rewrites.RANDOM_OPS]
+    ["Placeholder", *graph_contents.CALLS, *graph_contents.RANDOM_OPS]
 ).union(assertions.OPS)
 
 
@@ -178,17 +179,17 @@ class _Cutter:
         self._fragment = fragment
         self._work = work
         self._nodes = {node.name: node for node in work.graph_def.node}
-        self._functions = graph_rewrites.functions_by_name(work.graph_def)
-        self._needed = graph_rewrites.ancestors(
-            self._nodes, map(graph_rewrites.node_name, work.outputs)
+        self._functions = graph_contents.functions_by_name(work.graph_def)
+        self._needed = graph_contents.ancestors(
+            self._nodes, map(graph_contents.node_name, work.outputs)
         )
         self._per_client = self._differing_nodes()
 
     def cut(self) -> VectorizedWork:
         reduced = self._ordered_reductions()
         datasets = list(dict.fromkeys(node.input[0] for node in reduced))
-        on_data = graph_rewrites.ancestors(
-            self._nodes, map(graph_rewrites.node_name, datasets)
+        on_data = graph_contents.ancestors(
+            self._nodes, map(graph_contents.node_name, datasets)
         )
         for node in reduced:
             if node.name in on_data:
@@ -210,7 +211,7 @@ class _Cutter:
     def _differing_nodes(self) -> set[str]:
         """Returns the nodes whose values may differ between clients."""
         differing = {
-            graph_rewrites.node_name(tensor)
+            graph_contents.node_name(tensor)
             for tensor, port in zip(
                 self._work.inputs, self._fragment.inputs, strict=True
             )
@@ -218,8 +219,8 @@ class _Cutter:
         }
         graph_rewrites.sort(self._work.graph_def)
         for node in self._work.graph_def.node:
-            parents = map(graph_rewrites.node_name, node.input)
-            random = node.op in graph_rewrites.RANDOM_OPS
+            parents = map(graph_contents.node_name, node.input)
+            random = node.op in graph_contents.RANDOM_OPS
             if random or node.op == "ReduceDataset" or differing.intersection(parents):
                 differing.add(node.name)
         return differing
@@ -238,16 +239,16 @@ class _Cutter:
         names = self._nodes.keys() - on_data - {node.name for node in reduced}
         nodes = [self._nodes[name] for name in names]
         for node in nodes:
-            if node.op in graph_rewrites.RANDOM_OPS:
+            if node.op in graph_contents.RANDOM_OPS:
                 raise NotVectorizableError(f"{node.op} outside of a step")
         _check_pure(nodes, self._functions)
 
     def _input_position(self, tensor: str) -> int | None:
         """Returns the position of the input that a tensor is, ignoring identities."""
-        name = graph_rewrites.node_name(tensor)
+        name = graph_contents.node_name(tensor)
         while self._nodes[name].op == "Identity":
-            name = graph_rewrites.node_name(self._nodes[name].input[0])
-        inputs = [graph_rewrites.node_name(each) for each in self._work.inputs]
+            name = graph_contents.node_name(self._nodes[name].input[0])
+        inputs = [graph_contents.node_name(each) for each in self._work.inputs]
         return inputs.index(name) if name in inputs else None
 
     def _reduction(
@@ -261,7 +262,7 @@ class _Cutter:
         others = node.input[1 + num_states :]
         step, specs = self._step(node)
         shared = tuple(
-            graph_rewrites.node_name(tensor) not in self._per_client
+            graph_contents.node_name(tensor) not in self._per_client
             for tensor in others
         )
         common = list(itertools.compress(others, shared))
@@ -280,7 +281,7 @@ class _Cutter:
     def _step(self, node: NodeDef) -> tuple[Leaf, list[tf.TensorSpec]]:
         """Returns the function of a reduction, inlined, and its arguments' specs."""
         function = self._functions[node.attr["f"].func.name]
-        specs = list(graph_rewrites.argument_specs(function))
+        specs = list(graph_contents.argument_specs(function))
         shapes = node.attr["output_shapes"].list.shape
         for index, shape in enumerate(shapes):
             specs[index] = tf.TensorSpec(tf.TensorShape(shape), specs[index].dtype)
@@ -288,7 +289,7 @@ class _Cutter:
         concrete = tracing.concrete_function(lambda *inputs: leaf(inputs), specs)
         step = _inline(concrete, "step")
         graph = step.graph_def
-        _check_pure(graph.node, graph_rewrites.functions_by_name(graph))
+        _check_pure(graph.node, graph_contents.functions_by_name(graph))
         return step, specs
 
     def _part(
@@ -313,20 +314,20 @@ class _Cutter:
             copies[copy.name] = copy
         for tensor, placeholder in placeholders.items():
             copies[placeholder] = self._placeholder(tensor, placeholder)
-        wanted = graph_rewrites.ancestors(
-            copies, map(graph_rewrites.node_name, renamed)
+        wanted = graph_contents.ancestors(
+            copies, map(graph_contents.node_name, renamed)
         )
         part.node.extend(node for key, node in copies.items() if key in wanted)
         graph_rewrites.prefix_functions(part)
         inputs = (*self._work.inputs, *(f"{p}:0" for p in placeholders.values()))
         present = tuple(
-            tensor if graph_rewrites.node_name(tensor) in wanted else None
+            tensor if graph_contents.node_name(tensor) in wanted else None
             for tensor in inputs
         )
         return Leaf(name, part, present, tuple(map(_with_index, renamed)))
 
     def _placeholder(self, tensor: str, name: str) -> NodeDef:
-        node = self._nodes[graph_rewrites.node_name(tensor)]
+        node = self._nodes[graph_contents.node_name(tensor)]
         index = int(tensor.partition(":")[2] or 0)
         placeholder = NodeDef(name=name, op="Placeholder")
         placeholder.attr["dtype"].type = node.attr["Tstate"].list.type[index]
@@ -382,9 +383,9 @@ def is_sum(aggregate: Aggregate) -> bool:
         return False
 
     def source(tensor: str) -> str:
-        name = graph_rewrites.node_name(tensor)
+        name = graph_contents.node_name(tensor)
         while nodes[name].op == "Identity":
-            name = graph_rewrites.node_name(nodes[name].input[0])
+            name = graph_contents.node_name(nodes[name].input[0])
         return name
 
     for index, output in enumerate(leaf.outputs):
@@ -392,7 +393,7 @@ def is_sum(aggregate: Aggregate) -> bool:
         operands = {leaf.inputs[index], leaf.inputs[count + index]}
         if None in operands or total.op not in ("Add", "AddV2"):
             return False
-        expected = {graph_rewrites.node_name(tensor) for tensor in operands}
+        expected = {graph_contents.node_name(tensor) for tensor in operands}
         if {source(tensor) for tensor in total.input[:2]} != expected:
             return False
         exact = tf.as_dtype(total.attr["T"].type)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_algos import messages
-from tff_algos.execution import client_batches, graph_rewrites, types
+from tff_algos.execution import client_batches, graph_contents, types
 from tff_algos.execution.array_dataset import (
     ArrayDataset,
     ElementDataset,
@@ -211,7 +211,7 @@ def _graph_of(variant: tf.Tensor) -> bytes:
         ) from error
     serialized = graph.numpy()
     definition = tf.compat.v1.GraphDef.FromString(serialized)
-    if any(node.op in _LOCAL_OPS for node in graph_rewrites.all_nodes(definition)):
+    if any(node.op in _LOCAL_OPS for node in graph_contents.all_nodes(definition)):
         raise CannotTravelError(
             "the data set cannot be sent to a worker (it calls Python functions of "
             f"this process): {_ADVICE}"
