@@ -10,6 +10,7 @@ from tff_algos.execution import (
     graph_contents,
     graph_rewrites,
     leaves,
+    list_products,
     loop_rewrites,
     tracing,
     variables,
@@ -119,6 +120,29 @@ def test_a_gradient_multiplies_once_after_its_loop():
     )
 
 
+def test_a_gradient_sums_a_bias_once_after_its_loop():
+    @tf.function
+    def gradients(x, w, bias):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w, bias])
+            state = tf.ones_like(x[0])
+            for index in tf.range(tf.shape(x)[0]):
+                state = tf.tanh(tf.nn.bias_add(tf.matmul(state, w) + x[index], bias))
+            loss = tf.reduce_sum(state * state)
+        return tape.gradient(loss, [x, w, bias])
+
+    leaf = leaf_of(gradients, ROWS, MATRIX, tf.TensorSpec([3], tf.float64))
+    both = rewritten(leaf, loop_rewrites.multiply_after_loops)
+    assert_same(leaf, both, X, W, W[0])
+    assert len(ops_in_loops(leaf, "BiasAddGrad")) == 1
+    after = [
+        node
+        for node in graph_contents.all_nodes(both.graph_def)
+        if node.op == "BiasAddGrad" and node not in ops_in_loops(leaf, node.op)
+    ]
+    assert len(after) == 1
+
+
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_loop_may_have_any_number_of_steps(steps):
     any_length = tf.TensorSpec([None, 2, 3], tf.float64)
@@ -184,8 +208,13 @@ def test_recurrent_layers_of_keras_have_the_same_gradients(layer, dtype):
 
     leaf = variables.lift(leaves.from_block(compute.to_building_block(), "leaf"))
     both = rewritten(
-        leaf, loop_rewrites.hoist_transposes, loop_rewrites.multiply_after_loops
+        leaf,
+        loop_rewrites.hoist_transposes,
+        loop_rewrites.multiply_after_loops,
+        list_products.multiply_elements_before_loops,
+        list_products.multiply_elements_after_loops,
     )
+    print([n.name for n in ops_in_loops(both, "MatMul")])
     assert transposed_products(leaf) > 0
     assert transposed_products(both) == 0
     arguments = [RNG.normal(size=shape).astype(dtype) for shape in [(2, 5, 3), *shapes]]

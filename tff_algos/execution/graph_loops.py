@@ -4,7 +4,7 @@ Loops are changed as protos, because most are inside functions, which graph-buil
 APIs cannot change.
 """
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Collection, MutableSequence, Sequence
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from tff_algos.execution.graph_contents import GraphDef
 
 LOOPS = ("While", "StatelessWhile")
 # Attributes of ops that are numbers of tensors.
-_COUNTS = ("N", "num_split")
+_COUNTS = ("N", "num_split", "num_elements")
 Scope = GraphDef | function_pb2.FunctionDef
 
 
@@ -123,22 +123,38 @@ class Loop:
         index = self.invariant(tensor)
         if index is not None:
             return Constant(self.node.input[index], self.shape(index))
+        saved = self.saved(tensor)
+        if saved is None:
+            return None
+        forward, pushed = saved
+        index = forward.invariant(pushed)
+        if index is None:
+            return None
+        return Constant(forward.node.input[index], forward.shape(index))
+
+    def saved(self, tensor: str) -> "tuple[Loop, str] | None":
+        """Returns the loop that saved a tensor of this loop in its iterations.
+
+        Args:
+          tensor: A tensor of the body.
+
+        Returns:
+          The loop and the tensor of its body; `None` if the tensor is not the last
+          element of a list to which a loop only adds elements.
+        """
         pop = self.producer(self.source(tensor))
         if pop is None or pop.op != "TensorListPopBack":
             return None
         name = self.source(pop.input[0])
         if name not in self.names:
             return None
-        return self._always_saved(self.node.input[self.names.index(name)])
-
-    def _always_saved(self, values: str) -> "Constant | None":
-        """Returns the tensor of which a list has one copy per iteration of a loop."""
-        producer = self._outside(values)
+        values = self.node.input[self.names.index(name)]
+        producer = self.outside(values)
         if producer is None or producer.op not in LOOPS:
             return None
         forward = Loop(self._scope, producer, self._functions)
         index = int(values.rpartition(":")[2]) if ":" in values else 0
-        empty = self._outside(producer.input[index])
+        empty = self.outside(producer.input[index])
         push = forward.producer(forward.source(forward.result(index)))
         if (
             empty is None
@@ -148,12 +164,9 @@ class Loop:
             or forward.source(push.input[0]) != forward.names[index]
         ):
             return None
-        saved = forward.invariant(push.input[1])
-        if saved is None:
-            return None
-        return Constant(producer.input[saved], forward.shape(saved))
+        return forward, push.input[1]
 
-    def _outside(self, tensor: str) -> node_def_pb2.NodeDef | None:
+    def outside(self, tensor: str) -> node_def_pb2.NodeDef | None:
         """Returns the node of the scope with a tensor; `None` for an argument."""
         named = {each.name: each for each in nodes(self._scope)}
         node = named.get(graph_contents.node_name(tensor))
@@ -165,6 +178,17 @@ class Loop:
         """Returns how often nodes or results of the body use a tensor."""
         used = [name for node in self.body.node_def for name in node.input]
         return [*used, *self.body.ret.values()].count(tensor)
+
+    def num_real_uses(self, tensor: str) -> int:
+        """Returns `num_uses`, with the uses of an identity instead of the identity."""
+        total = list(self.body.ret.values()).count(tensor)
+        for node in self.body.node_def:
+            uses = list(node.input).count(tensor)
+            if uses and node.op == "Identity":
+                total += self.num_real_uses(f"{node.name}:output:0")
+            else:
+                total += uses
+        return total
 
     def shape(self, index: int) -> tf.TensorShape:
         """Returns the static shape of an argument, as far as it is known."""
@@ -197,6 +221,77 @@ class Loop:
         self._changed = True
         return name
 
+    def collect_rows(self, name: str, tensor: str, width: int, dtype: int) -> str:
+        """Collects a matrix of each iteration; returns their rows in one matrix.
+
+        Args:
+          name: The start of the names of the nodes outside of the loop.
+          tensor: The matrix in the body.
+          width: The number of its columns.
+          dtype: Its type.
+        """
+        collected = self.collected_rows(tensor)
+        if collected is not None:
+            return collected
+        shape = self.constant(f"{name}/shape", np.array([-1, width], np.int32))
+        lengths = self.constant(f"{name}/lengths", np.zeros([0], np.int64))
+        return self.add_outside(
+            f"{name}/rows",
+            "TensorListConcatV2",
+            [self._collect(name, tensor, shape, dtype), shape, lengths],
+            "tensor",
+            element_dtype=dtype,
+            shape_type=tf.int32.as_datatype_enum,
+        )
+
+    def collected_rows(self, tensor: str) -> str | None:
+        """Returns what `collect_rows` made of a tensor; `None` if it has not been."""
+        for node in self.body.node_def:
+            if node.op == "TensorListPushBack" and node.input[0] in self.names:
+                values = self.output(self.names.index(node.input[0]))
+                for outer in nodes(self._scope):
+                    if (
+                        outer.op == "TensorListConcatV2"
+                        and outer.input[0] == values
+                        and self.source(node.input[1]) == self.source(tensor)
+                    ):
+                        return self._outer_tensor(outer, "tensor")
+        return None
+
+    def collect_scalars(self, name: str, tensor: str, dtype: int) -> str:
+        """Collects a scalar of each iteration; returns a vector of them."""
+        shape = self.constant(f"{name}/shape", np.zeros([0], np.int32))
+        return self.add_outside(
+            f"{name}/scalars",
+            "TensorListStack",
+            [self._collect(name, tensor, shape, dtype), shape],
+            "tensor",
+            element_dtype=dtype,
+            num_elements=-1,
+        )
+
+    def _collect(self, name: str, tensor: str, shape: str, dtype: int) -> str:
+        """Returns a list, after the loop, of a tensor of each iteration."""
+        variant, int32 = (each.as_datatype_enum for each in (tf.variant, tf.int32))
+        limit = self.constant(f"{name}/limit", np.array(-1, np.int32))
+        empty = self.add_outside(
+            f"{name}/empty",
+            "EmptyTensorList",
+            [shape, limit],
+            "handle",
+            element_dtype=dtype,
+            shape_type=int32,
+        )
+        argument = self.add_argument(empty, variant)
+        self.add_inside(
+            f"{argument}/push",
+            "TensorListPushBack",
+            [argument, tensor],
+            element_dtype=dtype,
+        )
+        self.body.ret[argument] = f"{argument}/push:output_handle:0"
+        return self.output(len(self.names) - 1)
+
     def leave_unchanged(self, index: int) -> None:
         """Lets the body return an argument as it is."""
         self.body.ret[self.body.signature.output_arg[index].name] = self.names[index]
@@ -223,8 +318,12 @@ class Loop:
         node = nodes(self._scope).add(
             name=f"{self.node.name}/{name}", op=op, input=inputs
         )
-        in_graph = isinstance(self._scope, GraphDef)
         set_attributes(node, attributes)
+        return self._outer_tensor(node, output)
+
+    def _outer_tensor(self, node: node_def_pb2.NodeDef, output: str) -> str:
+        """Returns the name of the first tensor of a node outside of the loop."""
+        in_graph = isinstance(self._scope, GraphDef)
         return f"{node.name}:0" if in_graph else f"{node.name}:{output}:0"
 
     def add_inside(self, name: str, op: str, inputs: Sequence[str], **attributes):
@@ -246,14 +345,15 @@ class Loop:
         dtype = tf.as_dtype(value.dtype).as_datatype_enum
         return self.add_outside(name, "Const", (), "output", dtype=dtype, value=value)
 
-    def replace_output(self, index: int, tensor: str, but: str) -> None:
-        """Lets the loop's users, except the node `but`, use another tensor instead."""
+    def replace_output(self, index: int, tensor: str, but: Collection[str]) -> None:
+        """Lets the loop's users, except the nodes `but`, use another tensor instead."""
         old = {self.output(index)}
         if index == 0 and isinstance(self._scope, GraphDef):
             old.add(self.node.name)
         in_graph = isinstance(self._scope, GraphDef)
+        kept = {f"{self.node.name}/{name}" for name in but}
         for node in nodes(self._scope):
-            if node.name != f"{self.node.name}/{but}":
+            if node.name not in kept:
                 for position, name in enumerate(node.input):
                     if name in old:
                         node.input[position] = tensor

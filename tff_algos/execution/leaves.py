@@ -15,6 +15,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tff_algos.execution import (
     graph_contents,
     graph_rewrites,
+    list_products,
     loop_rewrites,
     normalization_gradients,
     reduction_loops,
@@ -76,6 +77,8 @@ class Leaf:
         return self._rewritten(
             loop_rewrites.hoist_transposes,
             loop_rewrites.multiply_after_loops,
+            list_products.multiply_elements_before_loops,
+            list_products.multiply_elements_after_loops,
             reduction_loops.reduce_by_loops,
             graph_rewrites.keep_data_on_host,
         )

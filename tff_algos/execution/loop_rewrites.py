@@ -5,8 +5,10 @@ ones, and a sum of outer products reads and writes a whole matrix in every itera
 Both are what automatic differentiation makes of a recurrent layer such as Keras' LSTM:
 its backward loop multiplies by the transposed weights and sums up their gradients.
 `hoist_transposes` transposes such a matrix once, before the loop; `multiply_after_loops`
-collects the factors of the products and multiplies them once, after the loop. What is left
-are products of few rows with matrices larger than a cache; `divide_products` divides these.
+collects the factors of the products and multiplies them once, after the loop. Products that
+the recurrence itself does not need, with the elements of a list and for those of another,
+are also taken out of the loop (`list_products`). What is left are products of few rows with
+matrices larger than a cache; `divide_products` divides these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -184,9 +186,10 @@ class _Sum:
 
 
 def _collect_factors(loop: graph_loops.Loop) -> None:
-    for each in list(_sums(loop)):
-        lists = [
-            _collected(loop, f"{side}{each.index}", factor, width, each.dtype)
+    sums = list(_sums(loop))
+    for each in sums:
+        rows = [
+            loop.collect_rows(f"{side}{each.index}", factor, width, each.dtype)
             for side, factor, width in zip(
                 "ab", (each.a, each.b), loop.shape(each.index), strict=True
             )
@@ -194,21 +197,50 @@ def _collect_factors(loop: graph_loops.Loop) -> None:
         product = loop.add_outside(
             f"product{each.index}",
             "MatMul",
-            lists,
+            rows,
             "product",
             T=each.dtype,
             transpose_a=True,
             transpose_b=False,
         )
-        name = f"sum{each.index}"
-        total = loop.add_outside(
-            name, "AddV2", [loop.output(each.index), product], "z", T=each.dtype
-        )
-        loop.replace_output(each.index, total, but=name)
-        loop.leave_unchanged(each.index)
+        _add_after(loop, each.index, product, each.dtype)
+    if sums:
+        # In the gradient of a layer that keeps its steps' values anyway.
+        _sum_columns_after(loop)
+
+
+def _add_after(loop: graph_loops.Loop, index: int, tensor: str, dtype: int) -> None:
+    """Adds a tensor after the loop to a result that the loop leaves as it is."""
+    name = f"sum{index}"
+    total = loop.add_outside(name, "AddV2", [loop.output(index), tensor], "z", T=dtype)
+    loop.replace_output(index, total, but=[name])
+    loop.leave_unchanged(index)
+
+
+def _sum_columns_after(loop: graph_loops.Loop) -> None:
+    """Replaces sums of the columns' sums of matrices; in a gradient, a bias's."""
+    for index, _, term in list(_running_sums(loop)):
+        width = loop.shape(index)
+        if term.op == "BiasAddGrad" and width.is_fully_defined():
+            dtype = term.attr["T"].type
+            rows = loop.collect_rows(f"rows{index}", term.input[0], width[0], dtype)
+            columns = loop.add_outside(
+                f"columns{index}", "BiasAddGrad", [rows], "output", T=dtype
+            )
+            _add_after(loop, index, columns, dtype)
 
 
 def _sums(loop: graph_loops.Loop) -> Iterator[_Sum]:
+    for index, _, product in _running_sums(loop):
+        if _is_of_saved(loop, product, index):
+            a, b = product.input[:2]
+            yield _Sum(index, a, b, product.attr["T"].type)
+
+
+def _running_sums(
+    loop: graph_loops.Loop,
+) -> Iterator[tuple[int, node_def_pb2.NodeDef, node_def_pb2.NodeDef]]:
+    """Yields arguments to which iterations add, with the sums and what is added."""
     for index, name in enumerate(loop.names):
         total = loop.producer(loop.source(loop.result(index)))
         if total is None or total.op not in ("AddN", "Add", "AddV2"):
@@ -217,10 +249,9 @@ def _sums(loop: graph_loops.Loop) -> Iterator[_Sum]:
         others = [tensor for tensor in terms if loop.source(tensor) != name]
         if len(terms) != 2 or len(others) != 1 or not _used_once(loop, index, total):
             continue
-        product = loop.producer(others[0])
-        if product is not None and _is_of_saved(loop, product, index):
-            a, b = product.input[:2]
-            yield _Sum(index, a, b, product.attr["T"].type)
+        term = loop.producer(others[0])
+        if term is not None:
+            yield index, total, term
 
 
 def _used_once(loop: graph_loops.Loop, index: int, total: node_def_pb2.NodeDef) -> bool:
@@ -242,40 +273,4 @@ def _is_of_saved(
         and saved.op == "TensorListPopBack"
         and loop.num_uses(f"{product.name}:product:0") == 1
         and loop.shape(index).is_fully_defined()
-    )
-
-
-def _collected(
-    loop: graph_loops.Loop, name: str, tensor: str, width: int, dtype: int
-) -> str:
-    """Collects a matrix of each iteration; returns their rows in one matrix."""
-    variant, int32 = (each.as_datatype_enum for each in (tf.variant, tf.int32))
-    shape = loop.constant(f"{name}/shape", np.array([-1, width], np.int32))
-    empty = loop.add_outside(
-        f"{name}/empty",
-        "EmptyTensorList",
-        [shape, loop.constant(f"{name}/limit", np.array(-1, np.int32))],
-        "handle",
-        element_dtype=dtype,
-        shape_type=int32,
-    )
-    argument = loop.add_argument(empty, variant)
-    loop.add_inside(
-        f"{argument}/push",
-        "TensorListPushBack",
-        [argument, tensor],
-        element_dtype=dtype,
-    )
-    loop.body.ret[argument] = f"{argument}/push:output_handle:0"
-    return loop.add_outside(
-        f"{name}/rows",
-        "TensorListConcatV2",
-        [
-            loop.output(len(loop.names) - 1),
-            shape,
-            loop.constant(f"{name}/lengths", np.zeros([0], np.int64)),
-        ],
-        "tensor",
-        element_dtype=dtype,
-        shape_type=int32,
     )
