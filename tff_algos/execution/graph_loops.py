@@ -174,6 +174,17 @@ class Loop:
             node = named.get(graph_contents.node_name(node.input[0]))
         return node
 
+    def starts_at_zero(self, index: int) -> bool:
+        """Returns whether an argument is known to be zero before the loop."""
+        node = self.outside(self.node.input[index])
+        if node is None:
+            return False
+        if node.op == "Fill":
+            node = self.outside(node.input[1])
+        if node is not None and node.op == "Const":
+            return not np.any(tf.make_ndarray(node.attr["value"].tensor))
+        return node is not None and node.op == "ZerosLike"
+
     def num_uses(self, tensor: str) -> int:
         """Returns how often nodes or results of the body use a tensor."""
         used = [name for node in self.body.node_def for name in node.input]

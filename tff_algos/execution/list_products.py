@@ -189,20 +189,34 @@ def _multiply_after(loop: graph_loops.Loop) -> None:
         name, dtype = f"{put.product.name}/all", put.product.attr["T"].type
         rows, columns = put.matrix.shape
         factors = loop.collect_rows(f"{name}/rows", put.product.input[0], rows, dtype)
+        matrix, is_transposed = _before_transpose(loop, put.matrix.tensor)
         product = loop.add_outside(
             f"{name}/product",
             "MatMul",
-            [factors, put.matrix.tensor],
+            [factors, matrix],
             "product",
             T=dtype,
             transpose_a=False,
-            transpose_b=False,
+            transpose_b=is_transposed,
         )
         indices = loop.collect_scalars(f"{name}/indices", put.index, _INT32)
         shape = _stack_shape(loop, name, product, indices, dtype, columns)
         _add_to_list(
             loop, put, _reshaped(loop, name, product, dtype, shape), indices, dtype
         )
+
+
+def _before_transpose(loop: graph_loops.Loop, matrix: str) -> tuple[str, bool]:
+    """Returns what an outer matrix is the transpose of, and whether it is one.
+
+    One product of many rows is as fast with the transpose, which then need not be made.
+    """
+    node = loop.outside(matrix)
+    order = loop.outside(node.input[1]) if node and node.op == "Transpose" else None
+    if order is None or order.op != "Const":
+        return matrix, False
+    swaps = list(tf.make_ndarray(order.attr["value"].tensor)) == [1, 0]
+    return (node.input[0], True) if swaps else (matrix, False)
 
 
 def _stack_shape(

@@ -212,8 +212,11 @@ def _collect_factors(loop: graph_loops.Loop) -> None:
 def _add_after(loop: graph_loops.Loop, index: int, tensor: str, dtype: int) -> None:
     """Adds a tensor after the loop to a result that the loop leaves as it is."""
     name = f"sum{index}"
-    total = loop.add_outside(name, "AddV2", [loop.output(index), tensor], "z", T=dtype)
-    loop.replace_output(index, total, but=[name])
+    if not loop.starts_at_zero(index):
+        tensor = loop.add_outside(
+            name, "AddV2", [loop.output(index), tensor], "z", T=dtype
+        )
+    loop.replace_output(index, tensor, but=[name])
     loop.leave_unchanged(index)
 
 
