@@ -51,11 +51,11 @@ from tff_algos.algorithms.arguments import (
 )
 from tff_algos.algorithms.composition import compose
 from tff_algos.algorithms.mifa import MemoryDtypeChoice
-from tff_algos.client_works.gradient_correction import QpScope
 from tff_algos.client_works.gradma_training import Row, StepCorrection
 from tff_algos.finalizers.gradient_memory import GradientMemory
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import ModelOrFn, local_model
+from tff_algos.solvers.cone import QpScope
 
 _ALL_ROWS = get_args(Row)
 

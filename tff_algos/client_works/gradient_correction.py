@@ -7,15 +7,12 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import tensorflow as tf
 
 from tff_algos import xla_marks
 from tff_algos.models.local_model import Tensors
 from tff_algos.solvers import cone
-
-QpScope = Literal["global", "per_tensor"]
 
 # Float32 tensors of at least this size are multiplied in float32, as they are if their
 # squared norms are at least this.
@@ -27,7 +24,10 @@ _GROUP, _SUMMANDS = 16, 128
 
 
 def correct(
-    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
+    gradients: Tensors,
+    rows: Sequence[Tensors],
+    qp_margin: float,
+    qp_scope: cone.QpScope,
 ) -> Tensors:
     """Returns the vector nearest to a gradient that opposes none of up to three rows.
 
@@ -45,7 +45,10 @@ def correct(
 
 
 def _correct(
-    gradients: Tensors, rows: Sequence[Tensors], qp_margin: float, qp_scope: QpScope
+    gradients: Tensors,
+    rows: Sequence[Tensors],
+    qp_margin: float,
+    qp_scope: cone.QpScope,
 ) -> Tensors:
     vectors = list(zip(gradients, *rows, strict=True))
     products = [_inner_products(same) for same in vectors]

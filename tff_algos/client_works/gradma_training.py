@@ -25,6 +25,7 @@ from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors
+from tff_algos.solvers import cone
 
 Row = Literal["previous", "server", "drift"]
 
@@ -44,7 +45,7 @@ class StepCorrection:
 
     local_rows: Sequence[Row] = get_args(Row)
     qp_margin: float = 0.0
-    qp_scope: gradient_correction.QpScope = "global"
+    qp_scope: cone.QpScope = "global"
 
     def step_gradients(
         self, server: local_model.Weights

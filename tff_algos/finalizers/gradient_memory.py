@@ -6,7 +6,7 @@ Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 
 import collections
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -18,8 +18,6 @@ from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
 from tff_algos.optimizers import in_weights_dtype
 from tff_algos.solvers import cone
-
-QpScope = Literal["global", "per_tensor"]
 
 # Rounds after which inner products are recomputed, because rounding errors of their
 # updates accumulate.
@@ -72,7 +70,7 @@ class GradientMemory:
     server_momentum: float
     memory_decay: float
     qp_margin: float = 0.0
-    qp_scope: QpScope = "global"
+    qp_scope: cone.QpScope = "global"
     memory_dtype: MemoryDtype | None = None
 
     def groups(self, count: int) -> list[list[int]]:

@@ -24,10 +24,13 @@ a = Qz + p, the slack of the constraints on <G_i, v>:
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+# Whether the tensors of a gradient are projected together or each by itself.
+QpScope = Literal["global", "per_tensor"]
 
 # A row is numerically zero if its norm is at most this, relative to the largest, ...
 _SMALLEST_ROW = 1e-12
