@@ -19,6 +19,7 @@ _SAMPLE = (
     ("mimelite", "emnist"),
     ("reptile", "emnist"),
     ("uga", "fashion_mnist"),
+    ("uga", "adult"),
     ("afl", "adult"),
     ("fedsgd", "mnist"),
     ("gradma", "mnist"),

@@ -166,6 +166,13 @@ _MIFA = types.MappingProxyType(
         },
     }
 )
+# Rounds on adult are few and their gradients small: with 0.1, UGA is at the majority
+# class after 30 rounds, with 1.0 at 82.9 %.
+_UGA_SETTINGS = {
+    EVERY_TASK: {"server_learning_rate": 0.1},
+    "adult": {"server_learning_rate": 1.0},
+}
+
 _FED_META = {
     "build_stages": stages.fed_meta,
     "also": (tff_algos.build_fed_meta,),
@@ -276,7 +283,7 @@ RECIPES = (
         paper=_YAO,
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
-        settings={EVERY_TASK: {"server_learning_rate": 0.1}},
+        settings=_UGA_SETTINGS,
         batches=_all_epochs,
     ),
     Recipe(
@@ -296,7 +303,7 @@ RECIPES = (
         paper=_YAO,
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
-        settings={EVERY_TASK: {"server_learning_rate": 0.1}},
+        settings=_UGA_SETTINGS,
         batches=_all_epochs,
         **_FED_META,
     ),
