@@ -76,7 +76,7 @@ class Passes:
 
     @property
     def needed(self) -> float | None:
-        """The time of a step over FedAvg's, if a backward pass takes two forward."""
+        """The time of a step over FedAvg's, if a backward pass takes twice as long."""
         if self.forward is None or self.backward is None:
             return None
         return (self.forward + 2 * self.backward) / 3
@@ -87,10 +87,10 @@ class Passes:
 PASSES: Mapping[str, Passes] = {
     _FED_AVG: Passes(1, 1, "the batch's gradient"),
     "fedprox": Passes(1, 1, "the penalty needs no pass"),
-    "mimelite": Passes(1, 1, "once: the gradient at the server's weights"),
+    "mimelite": Passes(1, 1, "once per client: the gradient at the server's weights"),
     "fedmgda_plus": Passes(1, 1, "the server solves for the weights"),
     "fedavg_n": Passes(1, 1, "updates are normalized"),
-    "qfedavg": Passes(1, 1, "once: the loss before training"),
+    "qfedavg": Passes(1, 1, "once per client: the loss before training"),
     "afl": Passes(1, 1, "the steps' own losses are the client's weight"),
     "gradma": Passes(3, 3, "gradients at three weights, quadratic programs"),
     "gradma_w": Passes(3, 3, "gradients at three weights, a quadratic program"),
@@ -182,8 +182,8 @@ class RoundTimes:
     """Seconds of two rounds that differ in their number of local steps.
 
     Attributes:
-      short: Of the one with one epoch.
-      long: Of the one with four.
+      short: Seconds of the round with one epoch.
+      long: Seconds of the round with four epochs.
     """
 
     short: float

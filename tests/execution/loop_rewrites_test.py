@@ -143,6 +143,26 @@ def test_a_gradient_sums_a_bias_once_after_its_loop():
     assert len(after) == 1
 
 
+def test_a_bias_may_be_that_of_images():
+    @tf.function
+    def gradients(x, w, bias):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w, bias])
+            state, total = tf.ones_like(x[0]), tf.constant(0.0, tf.float64)
+            for index in tf.range(tf.shape(x)[0]):
+                state = tf.tanh(tf.matmul(state, w) + x[index])
+                images = tf.reshape(x[index], [1, 2, 1, 3])
+                total += tf.reduce_sum(tf.nn.bias_add(images, bias) ** 2)
+            loss = tf.reduce_sum(state * state) + total
+        return tape.gradient(loss, [x, w, bias])
+
+    leaf = leaf_of(gradients, ROWS, MATRIX, tf.TensorSpec([3], tf.float64))
+    both = rewritten(leaf, loop_rewrites.multiply_after_loops)
+    assert len(ops_in_loops(leaf, "BiasAddGrad")) == 1
+    assert len(ops_in_loops(both, "Reshape")) > len(ops_in_loops(leaf, "Reshape"))
+    assert_same(leaf, both, X, W, W[0])
+
+
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_loop_may_have_any_number_of_steps(steps):
     any_length = tf.TensorSpec([None, 2, 3], tf.float64)

@@ -25,6 +25,7 @@ from tff_algos.clients.client_data import ClientData, ClientDataFields
 from tff_algos.finite import zero_unless
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
+from tff_algos.random_ops import RANDOM_OPS
 
 Query = Literal["next_batch", "all", "held_out"]
 
@@ -253,22 +254,6 @@ def build_meta_gradient_client_work(
     return build_round_process(model, client_update, metrics_aggregator, fields=fields)
 
 
-# Random ops without an explicit seed argument: each call draws different numbers.
-_RANDOM_OPS = frozenset(
-    [
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    ]
-)
-
-
 def _check_twice_differentiable(model: ModelOrFn) -> None:
     """Raises unless the model is functional and its loss is deterministic."""
     if not local_model.is_functional(model):
@@ -289,7 +274,7 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
     graph = loss_gradients.get_concrete_function(model.input_spec).graph.as_graph_def()
     functions = [function.node_def for function in graph.library.function]
     drawn = {node.op for nodes in [graph.node, *functions] for node in nodes}
-    if drawn := drawn & _RANDOM_OPS:
+    if drawn := drawn & RANDOM_OPS:
         raise ValueError(
             f"The model draws at random with {', '.join(sorted(drawn))}, so the "
             "backward pass through local training would differentiate a different "

@@ -18,20 +18,6 @@ from tensorflow.python.framework import op_def_registry
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
 
-# Stateful ops that only draw random numbers.
-RANDOM_OPS = frozenset(
-    [
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    ]
-)
 # Stateful only if the functions that they call are.
 CALLS = frozenset(["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"])
 

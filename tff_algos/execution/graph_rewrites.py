@@ -17,6 +17,7 @@ from tensorflow.python.grappler import tf_optimizer
 from tff_algos import xla_marks
 from tff_algos.execution import graph_contents
 from tff_algos.execution.graph_contents import GraphDef
+from tff_algos.random_ops import RANDOM_OPS
 
 # With this shared name, TensorFlow creates a new variable at every execution and frees
 # it with its last reference (`ResourceHandle::ANONYMOUS_NAME`).
@@ -250,10 +251,7 @@ def _has_effects(
     )
     definitions = [
         graph_contents.op_definition(op)
-        for op in ops
-        - graph_contents.CALLS
-        - graph_contents.RANDOM_OPS
-        - {"Placeholder"}
+        for op in ops - graph_contents.CALLS - RANDOM_OPS - {"Placeholder"}
     ]
     return any(each is not None and each.is_stateful for each in definitions)
 

@@ -221,16 +221,39 @@ def _add_after(loop: graph_loops.Loop, index: int, tensor: str, dtype: int) -> N
 
 
 def _sum_columns_after(loop: graph_loops.Loop) -> None:
-    """Replaces sums of the columns' sums of matrices; in a gradient, a bias's."""
+    """Sums a bias's gradient over all steps at once, after the loop."""
     for index, _, term in list(_running_sums(loop)):
         width = loop.shape(index)
-        if term.op == "BiasAddGrad" and width.is_fully_defined():
+        if _is_bias_gradient(term) and width.is_fully_defined():
             dtype = term.attr["T"].type
-            rows = loop.collect_rows(f"rows{index}", term.input[0], width[0], dtype)
+            rows = loop.collected_rows(term.input[0])
+            if rows is None:
+                matrix = _as_rows(loop, term, width[0])
+                rows = loop.collect_rows(f"rows{index}", matrix, width[0], dtype)
             columns = loop.add_outside(
                 f"columns{index}", "BiasAddGrad", [rows], "output", T=dtype
             )
             _add_after(loop, index, columns, dtype)
+
+
+def _is_bias_gradient(node: node_def_pb2.NodeDef) -> bool:
+    """Returns whether a node sums over all axes but the last."""
+    return node.op == "BiasAddGrad" and node.attr["data_format"].s != b"NCHW"
+
+
+def _as_rows(loop: graph_loops.Loop, term: node_def_pb2.NodeDef, width: int) -> str:
+    """Returns a node's input, which may be a stack of images, as a matrix."""
+    name, int32 = f"{term.name}/rows", tf.int32.as_datatype_enum
+    value = np.array([-1, width], np.int32)
+    loop.add_inside(f"{name}/shape", "Const", (), dtype=int32, value=value)
+    loop.add_inside(
+        name,
+        "Reshape",
+        [term.input[0], f"{name}/shape:output:0"],
+        T=term.attr["T"].type,
+        Tshape=int32,
+    )
+    return f"{name}:output:0"
 
 
 def _sums(loop: graph_loops.Loop) -> Iterator[_Sum]:

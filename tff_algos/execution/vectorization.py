@@ -33,6 +33,7 @@ from tff_algos.execution.dataflow import Aggregate, Evaluate, Placement, Select
 from tff_algos.execution.graph_contents import GraphDef, Nodes
 from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import Fragment
+from tff_algos.random_ops import RANDOM_OPS
 
 
 class NotVectorizableError(Exception):
@@ -161,14 +162,14 @@ def _check_node(node: NodeDef) -> None:
         raise NotVectorizableError(f"a call of {node.op}")
     if "Dataset" in node.op or "Iterator" in node.op:
         raise NotVectorizableError(f"{node.op} outside of a reduction's data")
-    if node.op in graph_contents.RANDOM_OPS and graph_contents.is_seeded(node):
+    if node.op in RANDOM_OPS and graph_contents.is_seeded(node):
         raise NotVectorizableError(f"{node.op} with a seed of its own")
     if definition.is_stateful and node.op not in _STATEFUL_IN_NAME_ONLY:
         raise NotVectorizableError(f"{node.op}, which has effects")
 
 
 _STATEFUL_IN_NAME_ONLY = frozenset(
-    ["Placeholder", *graph_contents.CALLS, *graph_contents.RANDOM_OPS]
+    ["Placeholder", *graph_contents.CALLS, *RANDOM_OPS]
 ).union(assertions.OPS)
 
 
@@ -220,7 +221,7 @@ class _Cutter:
         graph_rewrites.sort(self._work.graph_def)
         for node in self._work.graph_def.node:
             parents = map(graph_contents.node_name, node.input)
-            random = node.op in graph_contents.RANDOM_OPS
+            random = node.op in RANDOM_OPS
             if random or node.op == "ReduceDataset" or differing.intersection(parents):
                 differing.add(node.name)
         return differing
@@ -239,7 +240,7 @@ class _Cutter:
         names = self._nodes.keys() - on_data - {node.name for node in reduced}
         nodes = [self._nodes[name] for name in names]
         for node in nodes:
-            if node.op in graph_contents.RANDOM_OPS:
+            if node.op in RANDOM_OPS:
                 raise NotVectorizableError(f"{node.op} outside of a step")
         _check_pure(nodes, self._functions)
 

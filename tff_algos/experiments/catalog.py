@@ -166,8 +166,8 @@ _MIFA = types.MappingProxyType(
         },
     }
 )
-# Rounds on adult are few and their gradients small: with 0.1, UGA is at the majority
-# class after 30 rounds, with 1.0 at 82.9 %.
+# On adult, 30 rounds with 0.1 end at the share of the majority class, 76.7 %, and those
+# with 1.0 at 82.9 %.
 _UGA_SETTINGS = {
     EVERY_TASK: {"server_learning_rate": 0.1},
     "adult": {"server_learning_rate": 1.0},
