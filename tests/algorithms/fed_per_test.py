@@ -38,6 +38,14 @@ def test_with_personal_blocks_alone_clients_train_alone():
     remembering_rounds.assert_close(alone.weights, START)
 
 
+@pytest.mark.parametrize(
+    ("personal_blocks", "shares"), [(0, True), (2, True), (3, False)]
+)
+def test_clients_share_weights_unless_all_blocks_are_personal(personal_blocks, shares):
+    fed_per = process("fedper", personal_blocks=personal_blocks)
+    assert fed_per.shares_weights == shares
+
+
 def test_more_blocks_than_the_model_has_are_refused():
     with pytest.raises(HyperparameterError, match="personal_blocks=4.*at most 3"):
         process("fedper", personal_blocks=4)

@@ -21,6 +21,7 @@ _SAMPLE = (
     ("uga", "fashion_mnist"),
     ("uga", "adult"),
     ("afl", "adult"),
+    ("fedmgda", "adult"),
     ("fedsgd", "mnist"),
     ("gradma", "mnist"),
     ("mifam", "mnist"),

@@ -76,6 +76,12 @@ def test_a_server_that_remembers_much_says_so_and_what_helps(make_spec, monkeypa
     )
 
 
+@pytest.mark.parametrize(("algo", "untrained"), [("local", True), ("ditto", False)])
+def test_a_server_whose_model_is_not_trained_says_so(make_spec, algo, untrained):
+    text = outlook.describe(make_spec(algo, clients_per_round=4), 0)
+    assert ("Clients share no weights" in text) == untrained
+
+
 class _Progress(Progress):
     remaining_seconds = None
 

@@ -28,6 +28,10 @@ class PersonalProcess(tff.learning.templates.LearningProcess):
 
     Like every process whose clients remember, it takes a client's row as the `memory` of
     its data, and `tff_algos.ClientMemory` keeps the rows.
+
+    Attributes:
+      shares_weights: Whether clients share any weight; otherwise the server's model stays
+        as it was.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class PersonalProcess(tff.learning.templates.LearningProcess):
         process: tff.learning.templates.LearningProcess,
         model: ModelOrFn,
         personal_weights: Callable[[Weights, Any], Weights],
+        *,
+        shares_weights: bool = True,
     ):
         """Initializes the process.
 
@@ -43,7 +49,9 @@ class PersonalProcess(tff.learning.templates.LearningProcess):
           model: The model that it trains.
           personal_weights: From the server's weights and a client's row to the weights
             that the client predicts with.
+          shares_weights: Whether clients share any weight.
         """
+        self.shares_weights = shares_weights
         super().__init__(
             process.initialize,
             process.next,
@@ -108,6 +116,7 @@ def compose_partly_personal(
         process,
         model,
         lambda server, row: remembered_weights.read(row, server, personal),
+        shares_weights=any(others(personal.trainable)),
     )
 
 

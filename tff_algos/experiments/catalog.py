@@ -113,6 +113,7 @@ _MAML = {
             "server_optimizer": "adam",
             "server_learning_rate": 0.001,
         },
+        "adult": {"server_optimizer": "adam", "server_learning_rate": 0.05},
     },
     "pace": Pace(
         rounds=100,
@@ -363,6 +364,12 @@ RECIPES = (
         summary="combination of model deltas that lowers every client's loss",
         paper=_HU,
         build=tff_algos.build_fed_mgda,
+        # The shortest combination of updates that differ in length follows the shortest:
+        # after an epoch each, that of the few people with a doctorate (41 % held-out
+        # accuracy in 30 rounds, 81 % after as many steps for both).
+        settings={
+            "adult": {"client_steps_per_round": 300, "client_learning_rate": 0.1}
+        },
     ),
     Recipe(
         name="fedmgda_plus",

@@ -23,6 +23,8 @@ _MAX_COUNTED = 10
 def describe(spec: RunSpec, rounds_done: int) -> str:
     """Returns what the rounds that are left do: clients, local batches, memory.
 
+    If clients share no weights, it also says which accuracies then mean something.
+
     Args:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
@@ -37,7 +39,18 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
             )
         first = last + 1
     resumed = f" (after {rounds_done} that are done)" if rounds_done else ""
-    return f"{spec.title}{resumed}: {'; then '.join(parts)}.{_describe_memory(spec)}"
+    rounds = f"{spec.title}{resumed}: {'; then '.join(parts)}."
+    return "\n".join([rounds, *_describe_memory(spec), *_describe_untrained(spec)])
+
+
+def _describe_untrained(spec: RunSpec) -> list[str]:
+    if any(stage.shares_weights for stage in spec.stages):
+        return []
+    text = (
+        "Clients share no weights, so the server's model is not trained and its held-out "
+        "accuracy means nothing; see the accuracy of own models."
+    )
+    return [text]
 
 
 def _describe_stage(
@@ -81,11 +94,11 @@ def _num_batches(spec: RunSpec, stage: Stage, client_id: str) -> int:
     return stage.batches.num_epochs * math.ceil(own / stage.batches.batch_size)
 
 
-def _describe_memory(spec: RunSpec) -> str:
+def _describe_memory(spec: RunSpec) -> list[str]:
     """Returns a line about what the server remembers; none if that is little."""
     held = max(_state_bytes(stage) for stage in spec.stages)
     if held < _MUCH_MEMORY:
-        return ""
+        return []
     ways = {
         "model": "a smaller --model",
         "memory_size": "a smaller --memory_size",
@@ -93,10 +106,11 @@ def _describe_memory(spec: RunSpec) -> str:
     }
     usable = [way for name, way in ways.items() if name in spec.hyperparameters]
     less = f"; to take less, use {' or '.join(usable)}" if usable else ""
-    return (
-        f"\nThe server remembers {held / 2**30:.1f} GiB, of which a round holds several "
+    text = (
+        f"The server remembers {held / 2**30:.1f} GiB, of which a round holds several "
         f"copies{less}."
     )
+    return [text]
 
 
 def _state_bytes(stage: Stage) -> int:

@@ -55,6 +55,11 @@ class Stage:
         return hasattr(self.process, "get_personal_weights")
 
     @property
+    def shares_weights(self) -> bool:
+        """Whether clients share weights; the server's model is trained only then."""
+        return getattr(self.process, "shares_weights", True)
+
+    @property
     def client_data_fields(self) -> list[str]:
         """The names of the fields of clients' data; none if only batches."""
         return client_data_fields(self.process)

@@ -121,7 +121,7 @@ def plot_clients(
 ) -> matplotlib.figure.Figure:
     """Plots the distribution of clients' accuracies, a box for each row and kind."""
     kinds = [kind for kind in _MODELS if any(kind in own for own in by_label.values())]
-    figure = Figure(7.2, 1.4 + 0.4 * len(by_label) * len(kinds))
+    figure = Figure(7.2, 1.4 + (0.12 + 0.16 * len(kinds)) * len(by_label))
     axis = figure.subplots()
     height = 0.8 / len(kinds)
     for number, kind in enumerate(kinds):
