@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.execution import data_options
+
 _HOST = "/device:CPU:0"
 
 Arrays = tuple[np.ndarray, ...]
@@ -87,7 +89,9 @@ def _variant_function(
         if num_stacks > 1:
             choices = tf.data.Dataset.from_tensor_slices(choice)
             dataset = tf.data.Dataset.choose_from_datasets(datasets, choices)
-        return tf.data.experimental.to_variant(dataset.with_options(_plain_options()))
+        return tf.data.experimental.to_variant(
+            dataset.with_options(data_options.plain())
+        )
 
     with tf.init_scope(), tf.device(_HOST):
         return build.get_concrete_function(
@@ -95,14 +99,6 @@ def _variant_function(
             *[tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
             * num_stacks,
         )
-
-
-def _plain_options() -> tf.data.Options:
-    """Returns options that disable dataset optimizations."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    return options
 
 
 class ArrayDataset(InMemoryDataset):

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.execution import data_options
 from tff_algos.execution.array_dataset import (
     ArrayDataset,
     ElementDataset,
@@ -80,23 +81,7 @@ def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
     """
     dataset = tf.data.experimental.from_variant(variant, tuple(specs))
     with tf.device(_HOST):
-        return _described(tuple(dataset.with_options(_plain_options())))
-
-
-def _plain_options() -> tf.data.Options:
-    """Returns options that disable dataset optimizations.
-
-    TensorFlow would look for transformations to fuse before every first element, which
-    takes longer than reading most clients' examples.
-    """
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    return options
-
-
-def serialized_options() -> bytes:
-    """Returns the serialized options for reading clients' datasets in a graph."""
-    return _plain_options()._to_proto().SerializeToString()
+        return _described(tuple(dataset.with_options(data_options.plain())))
 
 
 def _described(batches: tuple[Batch, ...]) -> ClientBatches:

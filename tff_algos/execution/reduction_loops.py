@@ -15,7 +15,7 @@ from tensorflow.core.framework import (
     tensor_shape_pb2,
 )
 
-from tff_algos.execution import client_batches
+from tff_algos.execution import data_options
 from tff_algos.execution.graph_contents import (
     GraphDef,
     Nodes,
@@ -320,7 +320,7 @@ def _loop(name, types, states, others, shapes, data) -> function_pb2.FunctionDef
     iterator = function.node_def.add(name="iterator", op="AnonymousIteratorV3")
     _set_data(iterator, data)
     plain = function.node_def.add(name="plain", op="OptionsDataset", input=["in0"])
-    plain.attr["serialized_options"].s = client_batches.serialized_options()
+    plain.attr["serialized_options"].s = data_options.serialized()
     _set_data(plain, data)
     start = function.node_def.add(
         name="start", op="MakeIterator", input=["plain:handle:0", "iterator:handle:0"]
