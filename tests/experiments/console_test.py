@@ -2,6 +2,7 @@
 
 import attrs
 import pytest
+import tensorflow as tf
 
 from tests.testing import tiny_task
 from tff_algos.experiments import console, declarations, launch
@@ -56,3 +57,34 @@ def test_a_file_of_declarations_that_is_out_of_date_is_named(tmp_path, monkeypat
     monkeypatch.setattr(declarations, "FILE", path)
     with pytest.raises(RunError, match="does not say what the code declares: write it"):
         console.check_declarations()
+
+
+@pytest.mark.parametrize(
+    ("clients", "environment", "expected"),
+    [
+        (4, {}, [1]),
+        (3, {}, []),
+        (None, {}, []),
+        (4, {"TF_NUM_INTRAOP_THREADS": "2"}, []),
+    ],
+)
+def test_an_op_takes_one_thread_where_clients_occupy_all_cpus(
+    clients, environment, expected, monkeypatch
+):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(console.cpus, "count", lambda: 4)
+    chosen = []
+    threading = tf.config.threading
+    monkeypatch.setattr(threading, "set_intra_op_parallelism_threads", chosen.append)
+    console._divide_cpus(clients)
+    assert chosen == expected
+
+
+def test_what_runs_already_keeps_its_threads(monkeypatch):
+    monkeypatch.setattr(console.cpus, "count", lambda: 1)
+    tf.constant(0)  # TensorFlow runs from here on.
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    console._divide_cpus(10)
+    assert tf.config.threading.get_intra_op_parallelism_threads() == before

@@ -27,6 +27,7 @@ from tensorflow.python.util import _pywrap_util_port
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
+from tff_algos import cpus
 from tff_algos.execution import (
     client_batches,
     client_passes,
@@ -68,7 +69,7 @@ class InProcessContext(tff.framework.SyncContext):
             )
         self._resources = pass_runner.Resources(
             devices=devices.resolve(runtime_devices),
-            workers=client_passes.Workers(num_threads or _num_cpus()),
+            workers=client_passes.Workers(num_threads or cpus.count()),
             cache=client_batches.BatchCache(max_cached_bytes),
             row_memory=row_memory.RowMemory(),
             batch_clients=batch_clients,
@@ -231,13 +232,6 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
         )
     computation(*args, **kwargs)
     print(context.describe(computation))
-
-
-def _num_cpus() -> int:
-    """Returns the number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _transform_argument(arg: Any) -> Any:

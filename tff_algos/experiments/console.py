@@ -3,17 +3,24 @@
 What `experiments.cli` does once it knows that the flags ask for a run.
 """
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 import tasks
 from tasks.task import TaskError
-from tff_algos import execution
+from tff_algos import cpus, execution
 from tff_algos.experiments import catalog, declarations, plugins, report, runner
 from tff_algos.experiments.errors import RunError
-from tff_algos.experiments.launch import Launch, build_spec, set_context
+from tff_algos.experiments.launch import Launch, build_spec, resolve, set_context
 from tff_algos.experiments.run_spec import RunResult, RunSpec
+
+# TensorFlow's variable for the number of threads within an op.
+_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 # Beside those of `experiments.cli`.
 USER_ERRORS = (
@@ -49,12 +56,26 @@ def run(
     choices = plugins.load(modules)
     recipe = catalog.get(algo, choices.algorithms)
     entry = tasks.get(task, choices.tasks)
+    _, _, resolved = resolve(recipe, entry, settings)
+    _divide_cpus(resolved.get("clients_per_round"))
     set_context(launch)
     spec = build_spec(recipe, entry, settings, launch)
     print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
     if spec.total_rounds == 0:
         print(_no_training_notice(spec), file=sys.stderr, flush=True)
     return _report(spec, runner.run(spec, may_exit=True))
+
+
+def _divide_cpus(clients_per_round: int | None) -> None:
+    """Lets an op use one thread if a round's clients occupy all CPUs.
+
+    As many clients run at a time as there are CPUs. Rounds of the default settings took
+    3 to 16 % longer on two CPUs where the clients' ops were divided among them as well.
+    Changes nothing if the environment has a number of threads or TensorFlow runs.
+    """
+    if _THREADS not in os.environ and (clients_per_round or 0) >= cpus.count():
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def check_declarations() -> None:

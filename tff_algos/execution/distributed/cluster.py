@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from tff_algos import messages
+from tff_algos import cpus, messages
 from tff_algos.execution.distributed import tokens
 from tff_algos.execution.distributed.janitor import Janitor
 
@@ -155,7 +155,7 @@ def _start(ray: Any) -> "_Close":
     try:
         with _own_signals(), _on_loopback(), close.janitor.marking():
             ray.init(
-                num_cpus=len(os.sched_getaffinity(0)),
+                num_cpus=cpus.count(),
                 # Ray counts the machine's GPUs itself.
                 object_store_memory=_object_store_bytes(),
                 include_dashboard=False,

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import _pywrap_util_port
 
+from tff_algos import cpus
 from tff_algos.execution import (
     client_batches,
     client_passes,
@@ -104,9 +105,7 @@ def intra_op_threads() -> int:
     """
     set_here = tf.config.threading.get_intra_op_parallelism_threads()
     return (
-        set_here
-        or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
-        or len(os.sched_getaffinity(0))
+        set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or cpus.count()
     )
 
 
