@@ -45,6 +45,13 @@ ENGINES = (
     Engine(
         "tff_in_process_keras", "run_tff", None, ("--runtime=in_process", "--keras")
     ),
+    # As peers with a worker for each core do.
+    Engine(
+        "tff_in_process_keras_one_thread",
+        "run_tff",
+        None,
+        ("--runtime=in_process", "--keras", "--intra_op_threads=1"),
+    ),
     Engine(
         "tff_in_process_our_lstm",
         "run_tff",

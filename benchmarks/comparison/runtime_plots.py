@@ -13,6 +13,7 @@ from benchmarks.comparison.summary import Spread, Summary
 _COLORS = {
     "tff_native_keras": "tab:red",
     "tff_in_process_keras": "cornflowerblue",
+    "tff_in_process_keras_one_thread": "slateblue",
     "tff_in_process": "tab:blue",
     "tff_ray": "tab:cyan",
     "fedjax": "tab:green",

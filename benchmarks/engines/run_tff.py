@@ -35,10 +35,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own_layers", action="store_true", help="with this project's LSTM"
     )
+    parser.add_argument(
+        "--intra_op_threads", type=int, help="threads within an op, in this process"
+    )
 
 
 @contextlib.contextmanager
-def _runtime(name: str):
+def _runtime(name: str, **settings):
     """Installs the runtime and closes it afterwards."""
     if name == "native":
         with execution.native_context():
@@ -47,7 +50,7 @@ def _runtime(name: str):
     if not hasattr(execution, "set_in_process_context"):
         raise recorder.NotAvailableError("not available: no in-process runtime yet")
     try:
-        context = getattr(execution, f"set_{name}_context")()
+        context = getattr(execution, f"set_{name}_context")(**settings)
     except execution.ClusterError as error:
         raise recorder.NotAvailableError(f"not available: {error}") from error
     try:
@@ -87,7 +90,9 @@ def run(
     inputs: workloads.Inputs, record: recorder.Recorder, arguments: argparse.Namespace
 ) -> None:
     """Trains `inputs`."""
-    with _runtime(arguments.runtime):
+    threads = arguments.intra_op_threads
+    settings = {} if threads is None else {"intra_op_threads": threads}
+    with _runtime(arguments.runtime, **settings):
         clients = _build_clients(inputs)
         record.start()
         process = _build_process(inputs, arguments)

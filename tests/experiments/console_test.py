@@ -76,15 +76,15 @@ def test_an_op_takes_one_thread_where_clients_occupy_all_cpus(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(console.cpus, "count", lambda: 4)
     chosen = []
-    threading = tf.config.threading
-    monkeypatch.setattr(threading, "set_intra_op_parallelism_threads", chosen.append)
+    monkeypatch.setattr(console.op_threads, "set_count", chosen.append)
     console._divide_cpus(clients)
     assert chosen == expected
 
 
 def test_what_runs_already_keeps_its_threads(monkeypatch):
-    monkeypatch.setattr(console.cpus, "count", lambda: 1)
     tf.constant(0)  # TensorFlow runs from here on.
-    before = tf.config.threading.get_intra_op_parallelism_threads()
+    before = console.op_threads.count()
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr(console.cpus, "count", lambda: before)
     console._divide_cpus(10)
-    assert tf.config.threading.get_intra_op_parallelism_threads() == before
+    assert console.op_threads.count() == before

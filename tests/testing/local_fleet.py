@@ -5,6 +5,7 @@ import threading
 import attrs
 
 from tff_algos import execution
+from tff_algos.execution import op_threads
 from tff_algos.execution.distributed import schedule, worker
 from tff_algos.execution.distributed.remote_workers import RemoteWorkers
 
@@ -36,7 +37,7 @@ class LocalFleet:
     ):
         self.num_workers = num_workers
         self.lock = threading.RLock()
-        num_threads = worker.intra_op_threads()
+        num_threads = op_threads.count()
         self._workers = [
             worker.Worker(1, num_threads, max_cached_bytes) for _ in range(num_workers)
         ]

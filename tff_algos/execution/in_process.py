@@ -33,6 +33,7 @@ from tff_algos.execution import (
     client_passes,
     compilation,
     devices,
+    op_threads,
     pass_runner,
     program,
     row_memory,
@@ -56,6 +57,7 @@ class InProcessContext(tff.framework.SyncContext):
         batch_clients: bool | None = None,
         max_cached_bytes: int = 1 << 30,
         max_kept_bytes: int = 4 << 30,
+        intra_op_threads: int | None = None,
     ):
         """Initializes the context; see `set_in_process_context` for the arguments."""
         if default_num_clients < 0:
@@ -67,6 +69,8 @@ class InProcessContext(tff.framework.SyncContext):
             raise ValueError(
                 f"Expected num_threads of at least 1, found {num_threads}."
             )
+        if intra_op_threads is not None:
+            op_threads.set_count(intra_op_threads)
         self._resources = pass_runner.Resources(
             devices=devices.resolve(runtime_devices),
             workers=client_passes.Workers(num_threads or cpus.count()),
@@ -145,6 +149,7 @@ def set_in_process_context(
     batch_clients: bool | None = None,
     max_cached_bytes: int = 1 << 30,
     max_kept_bytes: int = 4 << 30,
+    intra_op_threads: int | None = None,
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
@@ -170,12 +175,16 @@ def set_in_process_context(
       max_kept_bytes: Memory for clients' values that a later part of the same
         computation needs again, such as updates for a second pass of an aggregation.
         The excess is written to a temporary file.
+      intra_op_threads: How many threads an op uses, in the whole process; `None` leaves
+        it as it is, by default the number of CPUs. 1 is fastest where a round has at
+        least as many clients as there are CPUs.
 
     Returns:
       The context.
 
     Raises:
       ValueError: If an argument is out of range or a device does not exist.
+      RuntimeError: If TensorFlow already runs with another number of threads.
     """
     context = InProcessContext(
         default_num_clients=default_num_clients,
@@ -185,6 +194,7 @@ def set_in_process_context(
         batch_clients=batch_clients,
         max_cached_bytes=max_cached_bytes,
         max_kept_bytes=max_kept_bytes,
+        intra_op_threads=intra_op_threads,
     )
     tff.framework.set_default_context(context)
     return context

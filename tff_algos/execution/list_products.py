@@ -276,7 +276,7 @@ def _puts(loop: graph_loops.Loop) -> Iterator[_Put]:
             continue
         uses = [f"{total.name}:sum:0", f"{item.name}:output_handle:0", name]
         product = loop.producer(item.input[2])
-        if product is None or not _used_once(loop, [*uses, item.input[2]]):
+        if product is None or not _are_used_once(loop, [*uses, item.input[2]]):
             continue
         matrix = _matrix(loop, product)
         alone = _is_list_of_equals(loop, item.input[0]) and _advances(
@@ -286,7 +286,7 @@ def _puts(loop: graph_loops.Loop) -> Iterator[_Put]:
             yield _Put(position, item.input[1], product, matrix)
 
 
-def _used_once(loop: graph_loops.Loop, tensors: list[str]) -> bool:
+def _are_used_once(loop: graph_loops.Loop, tensors: list[str]) -> bool:
     """Returns whether each of the tensors is used once, but for identities."""
     return all(loop.num_real_uses(tensor) == 1 for tensor in tensors)
 

@@ -273,14 +273,20 @@ def _running_sums(
             continue
         terms = [tensor for tensor in total.input if not tensor.startswith("^")]
         others = [tensor for tensor in terms if loop.source(tensor) != name]
-        if len(terms) != 2 or len(others) != 1 or not _used_once(loop, index, total):
+        if (
+            len(terms) != 2
+            or len(others) != 1
+            or not _is_only_added_to(loop, index, total)
+        ):
             continue
         term = loop.producer(others[0])
         if term is not None:
             yield index, total, term
 
 
-def _used_once(loop: graph_loops.Loop, index: int, total: node_def_pb2.NodeDef) -> bool:
+def _is_only_added_to(
+    loop: graph_loops.Loop, index: int, total: node_def_pb2.NodeDef
+) -> bool:
     """Returns whether a sum so far is only used to compute the next one."""
     sums = [f"{total.name}:{output}:0" for output in ("sum", "z")]
     return sum(map(loop.num_uses, sums)) == 1 == loop.num_uses(loop.names[index])

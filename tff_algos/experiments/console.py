@@ -9,11 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 import tasks
 from tasks.task import TaskError
 from tff_algos import cpus, execution
+from tff_algos.execution import op_threads
 from tff_algos.experiments import catalog, declarations, plugins, report, runner
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.launch import Launch, build_spec, resolve, set_context
@@ -75,7 +74,7 @@ def _divide_cpus(clients_per_round: int | None) -> None:
     """
     if _THREADS not in os.environ and (clients_per_round or 0) >= cpus.count():
         with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(1)
+            op_threads.set_count(1)
 
 
 def check_declarations() -> None:

@@ -14,7 +14,7 @@ from tests.testing.plane_processes import SGDM, points, process
 from tests.testing.remembering_cohorts import run
 from tests.testing.remembering_processes import some_rounds
 from tff_algos import execution
-from tff_algos.execution.distributed import worker
+from tff_algos.execution import op_threads
 
 _LABELS = 10
 
@@ -179,9 +179,7 @@ def test_a_worker_uses_the_threads_within_an_op_that_it_is_given(two_workers):
         (info,) = context.workers
         runs = [_bits(_rounds(learning, [cohort], each)) for each in (context, own)]
     assert info.intra_op_threads == 3
-    assert {w.intra_op_threads for w in two_workers.workers} == {
-        worker.intra_op_threads()
-    }
+    assert {w.intra_op_threads for w in two_workers.workers} == {op_threads.count()}
     for a, b in zip(*runs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 

@@ -10,6 +10,7 @@ import attrs
 from absl import logging
 
 from tff_algos import messages
+from tff_algos.execution import op_threads
 from tff_algos.execution.distributed import schedule, worker
 from tff_algos.execution.distributed.cluster import (
     Cluster,
@@ -99,7 +100,7 @@ class Fleet:
         self._members: list[_Member] = []
         self._resources = dict(resources_per_worker)
         self._max_cached_bytes = max_cached_bytes
-        self._intra_op_threads = intra_op_threads or worker.intra_op_threads()
+        self._intra_op_threads = intra_op_threads or op_threads.count()
         try:
             for _ in range(num_workers):
                 self._add()

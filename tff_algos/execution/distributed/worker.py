@@ -15,11 +15,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import _pywrap_util_port
 
-from tff_algos import cpus
 from tff_algos.execution import (
     client_batches,
     client_passes,
     devices,
+    op_threads,
     pass_runner,
     row_memory,
 )
@@ -98,17 +98,6 @@ def processor() -> str:
     return platform.machine()
 
 
-def intra_op_threads() -> int:
-    """Returns the number of threads that TensorFlow uses within an op here.
-
-    Results depend on it, because ops divide their sums by it.
-    """
-    set_here = tf.config.threading.get_intra_op_parallelism_threads()
-    return (
-        set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or cpus.count()
-    )
-
-
 @attrs.frozen(eq=False)
 class Reply:
     """A worker's answer.
@@ -143,9 +132,7 @@ class Worker:
           num_intra_op_threads: How many threads to use within an op.
           max_cached_bytes: Memory for clients' datasets and for their batches.
         """
-        if intra_op_threads() != num_intra_op_threads:
-            threading = tf.config.threading
-            threading.set_intra_op_parallelism_threads(num_intra_op_threads)
+        op_threads.set_count(num_intra_op_threads)
         self._resources = pass_runner.Resources(
             devices=devices.resolve(None),
             workers=client_passes.Workers(num_threads),
@@ -169,7 +156,7 @@ class Worker:
             os.getpid(),
             tuple(self._resources.devices),
             processor(),
-            intra_op_threads(),
+            op_threads.count(),
         )
 
     def run(
