@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments.comparison import figures
 from tff_algos.experiments.comparison.columns import read_results
@@ -43,6 +45,19 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
     assert lines["worse"].get_ydata().tolist() == [20, 30]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
+
+
+@pytest.mark.parametrize("count", [2, 20, 21, 40])
+def test_the_whole_legend_is_on_the_plot(count):
+    rounds, values = figures.np.array([1, 2]), figures.np.array([[0.1, 0.2]])
+    curves = {f"personalized_fedavg {n}": (rounds, values) for n in range(count)}
+    figure = figures.plot_curves(curves)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box, page = legend.get_window_extent(), figure.bbox
+    assert len(legend.get_texts()) == count
+    assert page.x0 <= box.x0 and box.x1 <= page.x1
+    assert page.y0 <= box.y0 and box.y1 <= page.y1
 
 
 def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path):

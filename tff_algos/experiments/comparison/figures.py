@@ -17,6 +17,9 @@ from tff_algos.experiments.comparison.runs import Outcomes
 from tff_algos.experiments.figures import Figure
 from tff_algos.experiments.metric_names import ROUND
 
+# Lines of a legend for which there is room beside the axes.
+_MOST_BESIDE = 20
+
 # By label: rounds [r] and accuracies [seeds, r].
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -50,7 +53,9 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
     legend lists them in the order of their final values.
     """
-    figure = Figure(7.2, 4.2)
+    beside = len(curves) <= _MOST_BESIDE
+    legend_height = 0 if beside else 0.17 * math.ceil(len(curves) / 2)
+    figure = Figure(7.2, 4.2 + legend_height)
     axis = figure.subplots()
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
     dashes = itertools.cycle(["-", "--", "-.", ":"])
@@ -76,7 +81,10 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     axis.set_ylabel("held-out accuracy, %")
     axis.set_title("mean over seeds; shaded: least to greatest", fontsize=9)
     axis.grid(alpha=0.3)
-    figure.legend(handles=lines, loc="outside right upper", fontsize=8)
+    if beside:
+        figure.legend(handles=lines, loc="outside right upper", fontsize=8)
+    else:
+        figure.legend(handles=lines, loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
@@ -140,7 +148,7 @@ def plot_clients(
         )
         axis.plot([], [], linewidth=8, alpha=0.5, color=_MODELS[kind], label=kind)
     axis.set_yticks(range(len(by_label)), list(by_label), fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(len(by_label) - 0.4, -0.6)
     axis.set_xlabel("accuracy of a client, %")
     axis.set_title(
         "box: middle half of the clients; whiskers: worst to best tenth", fontsize=9
