@@ -69,7 +69,8 @@ def _divide_cpus(clients_per_round: int | None) -> None:
     """Lets an op use one thread if a round's clients occupy all CPUs.
 
     As many clients run at a time as there are CPUs. Rounds of the default settings took
-    3 to 16 % longer on two CPUs where the clients' ops were divided among them as well.
+    3 to 16 % longer on two CPUs of an Intel Xeon with AVX-512 where the clients' ops were
+    divided among them as well.
     Changes nothing if the environment has a number of threads or TensorFlow runs.
     """
     if _THREADS not in os.environ and (clients_per_round or 0) >= cpus.count():
