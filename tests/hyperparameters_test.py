@@ -128,6 +128,17 @@ def test_a_list_is_words_and_a_flag_names_them_with_commas():
     assert words.format(("y", "x")) == "y,x" and words.format(()) == "none"
 
 
+def test_a_flag_says_that_an_optional_number_is_none():
+    found = declared(Record)
+    assert found["limit"].parse("none") is None and found["limit"].parse(3) == 3
+    assert found["limit"].describe().endswith("(>= 1 or none)")
+    steps = found["steps"]
+    with pytest.raises(
+        HyperparameterError, match="steps='none' is not valid: .*integer"
+    ):
+        steps.checked(steps.parse("none"))
+
+
 @checked
 def build(model, *, rate: Annotated[float, hparam(above=0)] = 0.1, n: int = 2):
     """Builds nothing."""

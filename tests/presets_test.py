@@ -8,6 +8,7 @@ from absl.testing import flagsaver
 
 import tasks
 from tff_algos.experiments import catalog, cli, launch, run_flags
+from tff_algos.experiments.recipe import EVERY_TASK
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PRESETS = _ROOT / "presets"
@@ -60,6 +61,11 @@ def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch
             _, _, settings = launch.resolve(recipe, entry, chosen)
             assert cli.FLAGS.data == "tff"
         _check_name(row, settings)
+        of_pair = recipe.settings.get(EVERY_TASK, {}) | recipe.settings.get(
+            entry.name, {}
+        )
+        left = of_pair.keys() & settings.keys() - chosen.keys()
+        assert not left, f"{row} leaves {left} to defaults that teach in minutes"
 
 
 def _check_name(row, settings):

@@ -34,8 +34,8 @@ from tff_algos import messages
 MAX_INTEGER = 2**31 - 1
 # The default of a hyperparameter that has none.
 REQUIRED = inspect.Parameter.empty
-# How a flag says that a list is empty.
-EMPTY_LIST = "none"
+# How a flag says that a list is empty, or that an optional number is None.
+NONE = "none"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -200,19 +200,21 @@ class Hyperparameter:
     @property
     def expected_words(self) -> str:
         """The valid lists of words."""
-        return f"a list of {', '.join(self.choices)}, each once, or {EMPTY_LIST}"
+        return f"a list of {', '.join(self.choices)}, each once, or {NONE}"
 
     def parse(self, value: Any) -> Any:
-        """Returns the value that a flag's stands for: of a list, its words."""
+        """Returns the value that a flag's stands for: a list of its words, or None."""
+        if self.is_optional and self.kind in (int, float) and value == NONE:
+            return None
         if self.kind is not tuple or not isinstance(value, str):
             return value
-        return () if value == EMPTY_LIST else tuple(value.split(","))
+        return () if value == NONE else tuple(value.split(","))
 
     def format(self, value: Any) -> Any:
         """Returns what `parse` returns the value of."""
         if self.kind is not tuple or value is None:
             return value
-        return ",".join(value) or EMPTY_LIST
+        return ",".join(value) or NONE
 
     def describe(self) -> str:
         """Returns help, symbol and valid values on one line."""
@@ -222,7 +224,7 @@ class Hyperparameter:
         elif self.choices:
             notes.append("|".join(self.choices))
         elif self.kind in (int, float):
-            notes.append(str(self.valid))
+            notes.append(f"{self.valid}{f' or {NONE}' * self.is_optional}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help
 
 

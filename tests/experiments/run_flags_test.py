@@ -31,6 +31,21 @@ def test_settings_are_those_that_were_set(values):
     }
 
 
+def test_an_optional_number_can_be_none_where_a_pair_has_one_by_default(values):
+    arguments = ["main.py", "--gradient_clip_norm=none", "--client_learning_rate=0.1"]
+    values(arguments)
+    settings = run_flags.settings_of(values, WHAT)
+    resolved = declarations.resolve_pair(WHAT, "uga", "emnist", settings)
+    assert resolved["gradient_clip_norm"] is None
+    default = declarations.resolve_pair(WHAT, "uga", "emnist", {})
+    assert default["gradient_clip_norm"] == 1.0
+
+
+def test_a_number_that_is_no_number_is_refused(values):
+    with pytest.raises(flags.IllegalFlagValueError, match="--gradient_clip_norm=nope"):
+        values(["main.py", "--gradient_clip_norm=nope"])
+
+
 def test_help_names_the_users_of_a_setting_or_those_without_it(values):
     assert values["memory_decay"].help.endswith("[gradma, gradma_s]")
     assert "[all but" in values["clients_per_round"].help

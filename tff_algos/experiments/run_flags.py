@@ -10,6 +10,7 @@ from absl import flags
 
 from tff_algos.experiments import declarations
 from tff_algos.experiments.declarations import RUN, Declarations
+from tff_algos.hyperparameters import NONE
 
 # Flags are the calling program's: `--helpshort` shows those of the main module.
 flags.disclaim_key_flags()
@@ -117,6 +118,22 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
     )
 
 
+class _OptionalParser(flags.ArgumentParser):
+    """Parses a number, or the word for None."""
+
+    def __init__(self, kind: type) -> None:
+        self._number = flags.IntegerParser() if kind is int else flags.FloatParser()
+        self.syntactic_help = self._number.syntactic_help
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the number, or the word."""
+        return argument if argument == NONE else self._number.parse(argument)
+
+    def flag_type(self) -> str:
+        """Returns what absl calls the kind of the number."""
+        return self._number.flag_type()
+
+
 def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
     """Defines one flag per setting; unset, the chosen pair's default holds."""
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -128,6 +145,9 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
             text += f" [{_brief_users(tuple(by_user), tuple(what.algorithms))}]"
         if field.kind is bool:
             flags.DEFINE_bool(name, None, text, flag_values=into)
+        elif field.kind in define and any(f.is_optional for f, _ in variants):
+            parser, serializer = _OptionalParser(field.kind), flags.ArgumentSerializer()
+            flags.DEFINE(parser, name, None, text, into, serializer)
         else:
             define.get(field.kind, flags.DEFINE_string)(
                 name, None, text, flag_values=into
