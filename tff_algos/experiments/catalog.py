@@ -212,6 +212,8 @@ RECIPES = (
                 "server_learning_rate": 0.1,
                 "total_rounds": 50,
             },
+            # With 0.1, 50 rounds end at 9 % of 62 classes, with 1.0 they diverge.
+            "emnist": {"server_learning_rate": 0.3, "total_rounds": 100},
             "shakespeare": {"server_learning_rate": 1.0},
             "stackoverflow": {"server_learning_rate": 1.0},
         },
