@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 from absl import logging
@@ -119,8 +120,7 @@ class InProcessContext(tff.framework.SyncContext):
         with eager_context.eager_mode():
             functions = program.functional_arguments(arg, comp.type_signature.parameter)
             result = self._programs.get(comp, functions).run(arg)
-        result = tff.types.type_to_py_container(result, result_type)
-        return tff.tensorflow.transform_result(result)
+        return tff.types.type_to_py_container(result, result_type)
 
     def describe(self, comp: Any) -> str:
         """Returns what the last call of a computation ran where.
@@ -249,14 +249,15 @@ def _transform_argument(arg: Any) -> Any:
 
     def to_python(value: Any) -> Any:
         if isinstance(value, structure.Struct):
-            return structure.to_odict_or_tuple(value)
-        return None
+            value = structure.to_odict_or_tuple(value)
+        elif not isinstance(value, tf.Tensor | tf.Variable):
+            return None
+        return tff.tensorflow.transform_args(value)
 
     if not isinstance(arg, structure.Struct):
-        return tff.tensorflow.transform_args(tree.traverse(to_python, arg))
+        return tree.traverse(to_python, arg)
     args, kwargs = function_utils.unpack_args_from_struct(arg)
-    args = tff.tensorflow.transform_args(tree.traverse(to_python, args))
-    kwargs = tff.tensorflow.transform_args(tree.traverse(to_python, kwargs))
+    args, kwargs = (tree.traverse(to_python, each) for each in (args, kwargs))
     return function_utils.pack_args_into_struct(args, kwargs)
 
 
