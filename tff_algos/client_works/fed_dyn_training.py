@@ -78,15 +78,12 @@ def build_dynamic_regularization_client_work(
 
     def regularized_gradients(given: RememberingInput):
         strength = relative_strength(given.data)
-        alpha = strength * dynamic_regularization
-
-        def correct(gradient, weight, anchor, linear):
-            return gradient + tf.cast(alpha, weight.dtype) * (weight - anchor) + linear
-
-        anchor = local_model.flatten(given.server_weights).trainable
-        # Once per client, so that a step makes few passes over the weights.
         linear = tuple(-tf.cast(strength, each.dtype) * each for each in given.row)
-        return local_training.corrected_gradients(correct, anchor, linear)
+        return local_training.regularized_gradients(
+            local_model.flatten(given.server_weights).trainable,
+            strength * dynamic_regularization,
+            linear,
+        )
 
     def client_update(view: LocalModel, given: RememberingInput):
         step_gradients = local_training.plain_gradients

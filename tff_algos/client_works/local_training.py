@@ -85,11 +85,32 @@ def proximal_gradients(anchor: Tensors, strength: float) -> StepGradients:
     # Skipped, not multiplied by zero, so that strength 0 is bit-identical to FedAvg.
     if not strength:
         return plain_gradients
+    return regularized_gradients(anchor, tf.constant(strength, tf.float64))
+
+
+def regularized_gradients(
+    anchor: Tensors, strength: tf.Tensor, linear: Tensors | None = None
+) -> StepGradients:
+    """Returns plain gradients plus those of a proximal and a linear term.
+
+    Args:
+      anchor: Tensors like the trainable weights, where the proximal term is 0.
+      strength: Of `strength/2 * ||weights - anchor||^2`, float64 [].
+      linear: The gradient of the linear term, like the trainable weights; None for 0.
+    """
+
+    def scaled(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.cast(strength, tensor.dtype) * tensor
+
+    # The constant part is computed once per client, so that a step adds two passes over
+    # the weights. It precedes the gradient in the sum, so that at the anchor the proximal
+    # term is exactly 0.
+    constant = tuple(-scaled(center) for center in anchor)
+    if linear is not None:
+        constant = tuple(map(tf.add, constant, linear))
     return corrected_gradients(
-        lambda gradient, weight, center: (
-            gradient + tf.constant(strength, gradient.dtype) * (weight - center)
-        ),
-        anchor,
+        lambda gradient, weight, rest: tf.add_n([scaled(weight), rest, gradient]),
+        constant,
     )
 
 
