@@ -1,13 +1,17 @@
 """The command line: what runs, and what is refused in one line."""
 
+import asyncio
 import json
+import logging
 import re
 import subprocess
 import sys
 
 import pytest
+import tensorflow_federated as tff
 
 import tasks
+import tff_algos
 from tests.testing.command_line import (
     ROOT,
     SMALL,
@@ -26,6 +30,20 @@ def test_a_flag_file_that_is_no_text_is_named(form, tmp_path, capfd):
     assert finished.status == 2
     (line,) = finished.err.splitlines()
     assert line.startswith(f"error: --flagfile: {path}, or what it includes, is not ")
+
+
+@pytest.mark.parametrize(
+    ("logged_by", "level", "is_shown"),
+    [
+        (asyncio, logging.INFO, False),
+        (tff, logging.INFO, False),
+        (tff, logging.WARNING, True),
+        (tff_algos, logging.DEBUG, True),
+    ],
+)
+def test_what_libraries_log_is_shown_from_warnings_on(logged_by, level, is_shown):
+    record = logging.LogRecord("n", level, logged_by.__file__, 1, "text", (), None)
+    assert cli._is_of_interest(record) is is_shown
 
 
 def test_list_shows_every_algorithm_and_task(capfd):

@@ -9,7 +9,10 @@ initial one (the results are written); 2 for an error that the user can mend; 12
 if signal n stopped the run, which goes on when it is started again.
 """
 
+import functools
 import importlib.metadata
+import importlib.util
+import logging as python_logging
 import os
 import platform
 import re
@@ -33,6 +36,8 @@ flags.disclaim_key_flags()
 
 # Longer than any name of a file may be.
 _MAX_WORD = 300
+# They log on the level "info" what says nothing of a run: fonts, event loops, every file.
+_QUIET_LIBRARIES = ("asyncio", "matplotlib", "tensorflow", "tensorflow_federated")
 
 
 def define_flags(modules: Sequence[str] = ()) -> None:
@@ -159,13 +164,31 @@ def _run(settings: Mapping[str, Any]) -> int:
         raise RunError(str(error)) from error
 
 
+def _is_of_interest(record: python_logging.LogRecord) -> bool:
+    """Returns whether a message is a warning, or not a library's own."""
+    if record.levelno >= python_logging.WARNING:
+        return True
+    return not record.pathname.startswith(_folders_of_libraries())
+
+
+@functools.cache
+def _folders_of_libraries() -> tuple[str, ...]:
+    specs = map(importlib.util.find_spec, _QUIET_LIBRARIES)
+    return tuple(
+        f"{folder}{os.sep}"
+        for spec in specs
+        if spec is not None
+        for folder in spec.submodule_search_locations
+    )
+
+
 def run_parsed(argv: list[str]) -> NoReturn:
     """Runs what parsed flags ask for; errors that the user can mend are one line."""
     if len(argv) > 1:
         _exit_with(f"{messages.shown(argv[1])} is not a flag.")
-    # TensorFlow and TFF log every checkpoint on the level "info".
     if not FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
+    logging.get_absl_handler().python_handler.addFilter(_is_of_interest)
     try:
         sys.exit(_answer())
     except KeyboardInterrupt:
