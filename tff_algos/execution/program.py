@@ -205,11 +205,7 @@ def functional_arguments(arg: Any, type_spec: tff.Type | None) -> list[Any]:
         case tff.StructType():
             return [
                 function
-                for value, (_, element_type) in zip(
-                    structure.from_container(arg),
-                    structure.iter_elements(type_spec),
-                    strict=True,
-                )
+                for value, element_type in types.elements(arg, type_spec)
                 for function in functional_arguments(value, element_type)
             ]
         case _:
@@ -220,9 +216,7 @@ def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
     """Yields the values of a parameter's ports, in order."""
     match type_spec:
         case tff.StructType():
-            values = structure.from_container(arg)
-            elements = structure.iter_elements(type_spec)
-            for value, (_, element) in zip(values, elements, strict=True):
+            for value, element in types.elements(arg, type_spec):
                 yield from _embed(value, element)
         case tff.FederatedType() if _differs(type_spec):
             yield from _embed_clients(arg, type_spec.member)
