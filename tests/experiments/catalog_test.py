@@ -23,6 +23,8 @@ _SAMPLE = (
     ("afl", "adult"),
     ("fedmgda", "adult"),
     ("fedsgd", "mnist"),
+    ("fedsgd", "emnist"),
+    ("mifa", "emnist"),
     ("gradma", "mnist"),
     ("mifam", "mnist"),
     ("moon", "cifar10"),

@@ -250,16 +250,32 @@ def test_runs_of_few_rounds_are_told_what_to_expect(rounds, told, tmp_path, capf
 
 @pytest.mark.parametrize("name", ["stackoverflow", "tiny_imagenet"])
 def test_tasks_that_few_rounds_do_not_teach_say_so_for_the_default_rounds(name):
-    pace = tasks.get(name).pace
-    _assert_tells_of_the_default_rounds(pace)
-
-
-@pytest.mark.parametrize("name", ["maml", "fomaml"])
-def test_algorithms_that_few_rounds_do_not_teach_say_so_for_the_default_rounds(name):
-    _assert_tells_of_the_default_rounds(catalog.get(name).pace)
-
-
-def _assert_tells_of_the_default_rounds(pace):
     default = catalog.get("fedavg").hyperparameters()["total_rounds"].default
+    _assert_tells_of_the_default_rounds(tasks.get(name).pace, default)
+
+
+@pytest.mark.parametrize(
+    ("algo", "task"),
+    [
+        ("maml", "mnist"),
+        ("fomaml", "emnist"),
+        ("fedsgd", "shakespeare"),
+        ("uga", "shakespeare"),
+    ],
+)
+def test_pairs_that_few_rounds_do_not_teach_say_so_for_the_default_rounds(algo, task):
+    recipe = catalog.get(algo)
+    default = recipe.resolve(task, {}, {})["total_rounds"]
+    _assert_tells_of_the_default_rounds(recipe.pace(task), default)
+
+
+@pytest.mark.parametrize(
+    ("algo", "task"), [("fedavg", "shakespeare"), ("uga", "mnist")]
+)
+def test_other_pairs_say_nothing(algo, task):
+    assert catalog.get(algo).pace(task) is None
+
+
+def _assert_tells_of_the_default_rounds(pace, default):
     assert default < pace.rounds
     assert "--" in pace.text and "\n" not in pace.text

@@ -203,7 +203,7 @@ def build_spec(
     # Before data are loaded or downloaded, so that errors come at once.
     options, task_options, resolved = resolve(recipe, task, settings)
     task_name = task.name
-    paces = {recipe.name: recipe.pace}
+    paces = {recipe.name: recipe.pace(task_name)}
     if not isinstance(task, Task):
         paces[task_name] = task.pace
         data_options = DataOptions(

@@ -106,7 +106,8 @@ class Recipe:
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
-      pace: What few rounds teach; None if the default number of rounds teaches visibly.
+      paces: What few rounds teach, by task name (`EVERY_TASK` for all others), where the
+        default number of rounds does not teach visibly.
     """
 
     name: str
@@ -126,7 +127,11 @@ class Recipe:
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
     check: Callable[[Settings], None] = lambda settings: None
     not_private: str = ""
-    pace: Pace | None = None
+    paces: Mapping[str, Pace] = attrs.field(factory=dict)
+
+    def pace(self, task_name: str) -> Pace | None:
+        """Returns what few rounds teach on a task; None if the default ones do."""
+        return self.paces.get(task_name, self.paces.get(EVERY_TASK))
 
     def records(self) -> tuple[type, ...]:
         """Returns the records whose fields belong to it."""
