@@ -107,8 +107,11 @@ def test_a_client_whose_value_is_of_another_type_is_named(spec, good, bad):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ((1,), "Expected 2 elements for <a=int32,b=int32>, found 1"),
-        (collections.OrderedDict(a=1, c=2), "Expected an element 'b' of .*, found 'c'"),
+        ((1,), "^of: Expected 2 elements for <a=int32,b=int32>, found 1"),
+        (
+            collections.OrderedDict(a=1, c=2),
+            "^of: Expected an element 'b' of .*, found 'c'",
+        ),
     ],
 )
 def test_an_argument_with_other_elements_is_a_type_error(value, message):

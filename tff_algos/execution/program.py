@@ -1,5 +1,6 @@
 """A planned computation that can be called with Python values."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -198,26 +199,42 @@ class _Step:
 
 
 def functional_arguments(arg: Any, type_spec: tff.Type | None) -> list[Any]:
-    """Returns the computations in an argument, in the order of its type."""
+    """Returns the computations in an argument, in the order of its type.
+
+    Raises:
+      TypeError: If the argument is not of that type; the message begins with the name.
+    """
     match type_spec:
         case tff.FunctionType():
             return [arg]
         case tff.StructType():
-            return [
-                function
-                for value, element_type in types.elements(arg, type_spec)
-                for function in functional_arguments(value, element_type)
-            ]
+            functions = []
+            for name, value, element_type in types.elements(arg, type_spec):
+                with _naming(name):
+                    functions += functional_arguments(value, element_type)
+            return functions
         case _:
             return []
+
+
+@contextlib.contextmanager
+def _naming(name: str | None) -> Iterator[None]:
+    """Has a `TypeError` of the body say of which element it is."""
+    try:
+        yield
+    except TypeError as error:
+        if name is None:
+            raise
+        raise TypeError(f"{name}: {error}") from error
 
 
 def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
     """Yields the values of a parameter's ports, in order."""
     match type_spec:
         case tff.StructType():
-            for value, element in types.elements(arg, type_spec):
-                yield from _embed(value, element)
+            for name, value, element in types.elements(arg, type_spec):
+                with _naming(name):
+                    yield from _embed(value, element)
         case tff.FederatedType() if _differs(type_spec):
             yield from _embed_clients(arg, type_spec.member)
         case tff.FederatedType():

@@ -98,7 +98,7 @@ def embed(
         case tff.SequenceType():
             yield embed_sequence(value, type_spec)
         case tff.StructType():
-            for element, element_type in elements(value, type_spec):
+            for _, element, element_type in elements(value, type_spec):
                 yield from embed(element, element_type, embed_sequence)
         case _:
             raise TypeError(f"Expected a value, found an argument of type {type_spec}.")
@@ -180,8 +180,10 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
     return value
 
 
-def elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
-    """Yields the elements of a struct with their types.
+def elements(
+    value: Any, type_spec: tff.StructType
+) -> Iterator[tuple[str | None, Any, tff.Type]]:
+    """Yields the names of a struct's elements, the elements and their types.
 
     Args:
       value: Any container that TFF accepts for the type.
@@ -203,7 +205,7 @@ def elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.T
             raise TypeError(
                 f"Expected an element {expected_name!r} of {type_spec}, found {name!r}."
             )
-        yield element, element_type
+        yield expected_name, element, element_type
 
 
 def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
