@@ -47,6 +47,15 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
     assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
 
 
+@pytest.mark.parametrize(("num_seeds", "title"), [(1, ""), (2, "mean over seeds")])
+def test_the_title_speaks_of_seeds_where_a_row_has_several(num_seeds, title):
+    rounds = figures.np.array([1, 2])
+    other = (rounds, figures.np.array([[0.1, 0.2]]))
+    several = (rounds, figures.np.array([[0.1, 0.2]] * num_seeds))
+    figure = figures.plot_curves({"one": other, "several": several})
+    assert figure.axes[0].get_title().partition(";")[0] == title
+
+
 @pytest.mark.parametrize("count", [2, 20, 21, 40])
 def test_the_whole_legend_is_on_the_plot(count):
     rounds, values = figures.np.array([1, 2]), figures.np.array([[0.1, 0.2]])

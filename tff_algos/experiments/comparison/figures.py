@@ -79,7 +79,8 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     axis.set_xlabel("round")
     axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     axis.set_ylabel("held-out accuracy, %")
-    axis.set_title("mean over seeds; shaded: least to greatest", fontsize=9)
+    if any(len(values) > 1 for _, values in curves.values()):
+        axis.set_title("mean over seeds; shaded: least to greatest", fontsize=9)
     axis.grid(alpha=0.3)
     if beside:
         figure.legend(handles=lines, loc="outside right upper", fontsize=8)
