@@ -535,7 +535,15 @@ RECIPES = (
         build=tff_algos.build_mifa,
         build_stages=stages.mifa,
         defaults=_HEAVY_BALL,
-        settings=_MIFA,
+        # On emnist, momentum 0.9 makes the mean of updates that are rounds old oscillate.
+        settings={
+            **_MIFA,
+            "emnist": {
+                **_MIFA["emnist"],
+                "server_momentum": 0.5,
+                "server_learning_rate": 0.5,
+            },
+        },
     ),
     Recipe(
         name="ditto",
