@@ -47,7 +47,7 @@ def test_settings_have_their_users():
         ("fedavg", "emnist", {"client_learning_rate": 0.02, "clients_per_round": 5}),
         # The pair's own value comes before the algorithm's, that before the task's.
         ("fedsgd", "shakespeare", {"server_learning_rate": 1.0, "total_rounds": 50}),
-        ("fedsgd", "emnist", {"server_learning_rate": 0.1, "model": "cnn", "seed": 0}),
+        ("fedsgd", "emnist", {"server_learning_rate": 0.3, "model": "cnn", "seed": 0}),
     ],
 )
 def test_a_pair_has_its_defaults(algo, task, expected):
