@@ -209,12 +209,30 @@ def functional_arguments(arg: Any, type_spec: tff.Type | None) -> list[Any]:
             return [arg]
         case tff.StructType():
             functions = []
-            for name, value, element_type in types.elements(arg, type_spec):
+            for name, value, element_type in _elements(arg, type_spec):
                 with _naming(name):
                     functions += functional_arguments(value, element_type)
             return functions
         case _:
             return []
+
+
+def _elements(
+    arg: Any, type_spec: tff.StructType
+) -> Iterator[tuple[str | None, Any, tff.Type]]:
+    """Yields the names, values and types of a struct's elements.
+
+    Positions decide, not the value's own names, as in TFF's runtime.
+    """
+    values = structure.from_container(arg)
+    if len(values) != len(type_spec):
+        raise TypeError(
+            f"Expected {len(type_spec)} elements for {type_spec}, found {len(values)}."
+        )
+    for value, (name, element) in zip(
+        values, structure.iter_elements(type_spec), strict=True
+    ):
+        yield name, value, element
 
 
 @contextlib.contextmanager
@@ -232,7 +250,7 @@ def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
     """Yields the values of a parameter's ports, in order."""
     match type_spec:
         case tff.StructType():
-            for name, value, element in types.elements(arg, type_spec):
+            for name, value, element in _elements(arg, type_spec):
                 with _naming(name):
                     yield from _embed(value, element)
         case tff.FederatedType() if _differs(type_spec):

@@ -98,7 +98,7 @@ def embed(
         case tff.SequenceType():
             yield embed_sequence(value, type_spec)
         case tff.StructType():
-            for _, element, element_type in elements(value, type_spec):
+            for element, element_type in _elements(value, type_spec):
                 yield from embed(element, element_type, embed_sequence)
         case _:
             raise TypeError(f"Expected a value, found an argument of type {type_spec}.")
@@ -180,32 +180,22 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
     return value
 
 
-def elements(
-    value: Any, type_spec: tff.StructType
-) -> Iterator[tuple[str | None, Any, tff.Type]]:
-    """Yields the names of a struct's elements, the elements and their types.
-
-    Args:
-      value: Any container that TFF accepts for the type.
-      type_spec: The type.
-
-    Raises:
-      TypeError: If there are more or fewer elements, or of other names.
-    """
-    found = structure.to_elements(structure.from_container(value))
+def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
+    """Yields the elements of a struct with their types, checking their names."""
+    elements = structure.to_elements(structure.from_container(value))
     expected = structure.to_elements(type_spec)
-    if len(found) != len(expected):
+    if len(elements) != len(expected):
         raise TypeError(
-            f"Expected {len(expected)} elements for {type_spec}, found {len(found)}."
+            f"Expected {len(expected)} elements for {type_spec}, found {len(elements)}."
         )
     for (name, element), (expected_name, element_type) in zip(
-        found, expected, strict=True
+        elements, expected, strict=True
     ):
         if name not in (None, expected_name):
             raise TypeError(
                 f"Expected an element {expected_name!r} of {type_spec}, found {name!r}."
             )
-        yield expected_name, element, element_type
+        yield element, element_type
 
 
 def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
