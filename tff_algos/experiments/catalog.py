@@ -289,11 +289,11 @@ RECIPES = (
         build_stages=stages.mime_lite,
         without=("client_momentum",),
         check=_check_mime_lite,
-        # Undamped momentum 0.9 multiplies steps by 10: the task's rate times 1 - 0.9. On
-        # EMNIST it learned little in 30 rounds, at rates from 0.002 to 0.01.
+        # Undamped momentum 0.9 multiplies steps by 10, and at a tenth of the task's rate
+        # teaches little in 30 rounds: on Shakespeare 19 % held out.
         settings={
             "emnist": {"base_momentum": 0.5, "client_learning_rate": 0.01},
-            "shakespeare": {"client_learning_rate": 0.1},
+            "shakespeare": {"base_momentum": 0.5, "client_learning_rate": 1.0},
         },
     ),
     Recipe(
