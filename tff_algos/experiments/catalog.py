@@ -190,6 +190,12 @@ _STEPS_ON_SHAKESPEARE = types.MappingProxyType(
     }
 )
 
+# The combination of least norm is the shorter, the more clients it is of; with the task's
+# ten and a rate of 1, 30 rounds end at 19 to 24 %.
+_DIRECTIONS = types.MappingProxyType(
+    {"shakespeare": {"clients_per_round": 5, "server_learning_rate": 2.0}}
+)
+
 _FED_META = {
     "build_stages": stages.fed_meta,
     "also": (tff_algos.build_fed_meta,),
@@ -343,6 +349,14 @@ RECIPES = (
             "server_optimizer": "adam",
             "server_learning_rate": 0.001,
         },
+        # Of 30 rounds with 10 steps and Adam, as on other tasks, the LSTM learns nothing.
+        settings={
+            "shakespeare": {
+                "client_steps_per_round": 30,
+                "server_optimizer": "sgd",
+                "server_learning_rate": 1.0,
+            }
+        },
     ),
     Recipe(
         name="fomaml",
@@ -389,7 +403,12 @@ RECIPES = (
         # after an epoch each, that of the few people with a doctorate (41 % held-out
         # accuracy in 30 rounds, 81 % after as many steps for both).
         settings={
-            "adult": {"client_steps_per_round": 300, "client_learning_rate": 0.1}
+            "adult": {"client_steps_per_round": 300, "client_learning_rate": 0.1},
+            "shakespeare": {
+                **_DIRECTIONS["shakespeare"],
+                "server_learning_rate": 1.5,
+                "total_rounds": 60,
+            },
         },
     ),
     Recipe(
@@ -399,6 +418,7 @@ RECIPES = (
         summary="FedMGDA on directions, whatever the lengths of clients' updates",
         paper=_HU,
         build=tff_algos.build_fed_mgda_plus,
+        settings=_DIRECTIONS,
     ),
     Recipe(
         name="mgda_prox",
@@ -407,6 +427,7 @@ RECIPES = (
         summary="FedMGDA+ with a proximal term that damps client drift",
         paper=_HU,
         build=tff_algos.build_mgda_prox,
+        settings=_DIRECTIONS,
     ),
     Recipe(
         name="fedavg_n",
