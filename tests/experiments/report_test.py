@@ -104,7 +104,7 @@ def test_a_pairs_flags_have_the_pairs_defaults():
 @pytest.mark.parametrize(
     ("algo", "task", "present", "absent"),
     [
-        ("uga", None, {"server_learning_rate": "0.1", "seed": "0"}, "model"),
+        ("uga", None, {"server_learning_rate": "1.0", "seed": "0"}, "model"),
         (None, "adult", {"model": "linear", "seed": "0"}, "server_learning_rate"),
     ],
 )
