@@ -65,7 +65,7 @@ def test_a_builders_weighting_is_the_flags_default():
 @pytest.mark.parametrize(
     ("name", "chosen", "message"),
     [
-        ("mimelite", {"client_optimizer": "adam"}, "base_momentum=0.5.*adam has no"),
+        ("mimelite", {"client_optimizer": "adam"}, "base_momentum=0.1.*adam has no"),
         ("fedavgm", {"server_optimizer": "adam"}, "server_momentum=0.9.*adam has no"),
         (
             "fedavg",

@@ -295,15 +295,11 @@ RECIPES = (
         build_stages=stages.mime_lite,
         without=("client_momentum",),
         check=_check_mime_lite,
-        # Undamped momentum 0.9 multiplies steps by 10, and at a tenth of the task's rate
-        # teaches little in 30 rounds: on Shakespeare 19 % held out.
+        # All local steps of a round follow the same momentum, undamped: with 0.5 and more,
+        # 30 rounds end at 19 to 21 % held out on these two, with 0.1 at 57 and 68 %.
         settings={
-            "emnist": {"base_momentum": 0.5, "client_learning_rate": 0.01},
-            "shakespeare": {
-                "base_momentum": 0.5,
-                "client_learning_rate": 1.0,
-                "total_rounds": 60,
-            },
+            "emnist": {"base_momentum": 0.1},
+            "shakespeare": {"base_momentum": 0.1},
         },
     ),
     Recipe(
