@@ -296,7 +296,7 @@ RECIPES = (
         without=("client_momentum",),
         check=_check_mime_lite,
         # All local steps of a round follow the same momentum, undamped: with 0.5 and more,
-        # 30 rounds end at 19 to 21 % held out on these two, with 0.1 at 57 and 68 %.
+        # 30 rounds end at 19 to 21 % held out on these two, with 0.1 at 68 and 57 %.
         settings={
             "emnist": {"base_momentum": 0.1},
             "shakespeare": {"base_momentum": 0.1},
