@@ -1,5 +1,6 @@
 """The Python in README and docs runs as it stands, given what its page takes for granted."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -113,7 +114,7 @@ def _run(code, folder):
         capture_output=True,
         text=True,
         cwd=folder,
-        env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
         timeout=300,
     )
 
