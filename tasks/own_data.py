@@ -24,7 +24,10 @@ from tasks.models import by_shape
 from tasks.task import Task, TaskError
 from tff_algos import messages
 from tff_algos.clients.batching import derive_seed
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    UnusableHyperparameterError,
+)
 
 DEFAULT_PARTITION = "iid:10"
 _READ_BATCH_SIZE = 4096
@@ -88,8 +91,8 @@ def from_arrays(
     """
     how = Treatment(**treatment)
     if client_ids is not None and how.partition is not None:
-        raise HyperparameterError(
-            "partition", how.partition, "nothing where examples have clients"
+        raise UnusableHyperparameterError(
+            "partition", how.partition, "where examples have clients"
         )
     x = own_arrays.checked_features(features, name)
     y, classes = own_arrays.as_classes(labels, len(x), name)

@@ -54,6 +54,19 @@ class HyperparameterError(ValueError):
         self.name = name
 
 
+class UnusableHyperparameterError(HyperparameterError):
+    """A hyperparameter is set that, beside the others, cannot be used.
+
+    `why` goes on with the sentence: "with ...", "without ...", "by ...".
+    """
+
+    def __init__(self, name: str, value: Any, why: str) -> None:
+        ValueError.__init__(
+            self, f"{name}={messages.shown(value)} cannot be used {why}."
+        )
+        self.name = name
+
+
 @attrs.frozen
 class Interval:
     """The numbers from `low` to `high`; an open end is excluded."""
@@ -198,13 +211,19 @@ class Hyperparameter:
         return words
 
     @property
+    def _may_be_unset(self) -> bool:
+        """Whether the word for None unsets it: not where it is one of its own words."""
+        by_word = self.kind in (int, float) or self.choices
+        return self.is_optional and bool(by_word) and NONE not in self.choices
+
+    @property
     def expected_words(self) -> str:
         """The valid lists of words."""
         return f"a list of {', '.join(self.choices)}, each once, or {NONE}"
 
     def parse(self, value: Any) -> Any:
         """Returns the value that a flag's stands for: a list of its words, or None."""
-        if self.is_optional and self.kind in (int, float) and value == NONE:
+        if self._may_be_unset and value == NONE:
             return None
         if self.kind is not tuple or not isinstance(value, str):
             return value
@@ -222,7 +241,7 @@ class Hyperparameter:
         if self.kind is tuple:
             notes.append(self.expected_words)
         elif self.choices:
-            notes.append("|".join(self.choices))
+            notes.append("|".join((*self.choices, *[NONE] * self._may_be_unset)))
         elif self.kind in (int, float):
             notes.append(f"{self.valid}{f' or {NONE}' * self.is_optional}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help

@@ -64,7 +64,9 @@ def test_helpshort_names_every_flag_and_who_uses_it():
         r"--proximal_strength: [^[]*\(mu; >= 0\) \[fedprox, fedproxm, mgda_prox\]",
         words,
     )
-    assert re.search(r"--client_learning_rate: [^[]*\[all but fedsgd\]", words)
+    assert re.search(
+        r"--client_learning_rate: [^[]*\[all but fedsgd, pfedme, apfl\]; ", words
+    )
 
 
 # Without TensorFlow, which takes seconds to import.
@@ -77,7 +79,7 @@ ANSWERED_AT_ONCE = {
     ("--algos=fedavg",): (2, "Unknown command line flag 'algos'"),
     ("--algo=fedavgg", "--task=mnist"): (2, "did you mean fedavg"),
     ("--algo=fedavg", "--task=mnist", "--model=x"): (2, "--model='x' is not valid"),
-    ("--algo=fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0 is not valid"),
+    ("--algo=fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0 cannot be used"),
 }
 
 

@@ -66,5 +66,7 @@ def test_what_does_not_go_with_it_is_refused_with_the_reason(reason, tmp_path):
 
 
 def test_algorithms_with_an_aggregate_of_their_own_are_refused(tmp_path):
-    with pytest.raises(HyperparameterError, match=r"FedMGDA\+, which has an aggregate"):
+    with pytest.raises(
+        HyperparameterError, match=r"with FedMGDA\+: it has an aggregate"
+    ):
         tiny_runs.run(tmp_path, "fedmgda_plus", compression="topk:0.1")

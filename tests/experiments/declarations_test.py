@@ -60,7 +60,7 @@ def test_a_pair_has_its_defaults(algo, task, expected):
     [
         ({"model": "vgg"}, "model='vgg' is not valid: expected one of cnn, "),
         ({"server_momentum": 1.0}, r"server_momentum=1.0 .*in \[0, 1\)"),
-        ({"q": 1.0}, "q=1.0 .*does not use it; it belongs to --algo=qfedavg"),
+        ({"q": 1.0}, "q=1.0 cannot be used with .*: it belongs to --algo=qfedavg"),
         (
             {"client_steps_per_round": 3, "client_epochs_per_round": 2},
             "client_steps_per_round=3 .*without client_epochs_per_round",

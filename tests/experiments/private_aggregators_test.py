@@ -1,6 +1,7 @@
 """Private aggregation: exact clipping, the noise's deviation, what is refused, runs."""
 
 import inspect
+import re
 
 import attrs
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow_federated as tff
 from tasks.models.normalized import build_tiny_nn
 from tests.testing import tiny_task
 from tff_algos import experiments
-from tff_algos.experiments import catalog, private_aggregators, report
+from tff_algos.experiments import catalog, declarations, private_aggregators, report
 from tff_algos.experiments.private_aggregators import Guarantee
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.privacy import NoisyRounds
@@ -78,17 +79,19 @@ def test_a_norm_is_a_number_or_learned():
     ],
 )
 def test_algorithms_whose_server_sees_more_are_refused_with_the_reason(algo, reason):
-    recipe = catalog.get(algo)
+    title = re.escape(catalog.get(algo).title)
+    expected = f"dp='central' cannot be used with {title}: .*{reason}"
     chosen = {"dp": "central", "dp_noise_multiplier": 1.0}
-    with pytest.raises(HyperparameterError, match=f"dp='central'.*{reason}"):
-        recipe.resolve("mnist", {}, chosen)
+    with pytest.raises(HyperparameterError, match=expected):
+        declarations.resolve_pair(declarations.load(), algo, "mnist", chosen)
 
 
-def test_every_algorithm_that_is_not_refused_has_an_aggregator_to_replace():
+def test_algorithms_with_the_flags_have_an_aggregator_to_replace():
     for recipe in catalog.RECIPES:
-        if "dp" not in recipe.hyperparameters():
-            assert recipe.name == "centralized"
-        elif not recipe.not_private:
+        has_flags = "dp" in recipe.hyperparameters()
+        is_private = not recipe.not_private and recipe.name != "centralized"
+        assert has_flags == is_private, recipe.name
+        if has_flags:
             arguments = inspect.signature(recipe.build).parameters
             assert "model_aggregator" in arguments, recipe.name
 
@@ -97,8 +100,8 @@ def test_every_algorithm_that_is_not_refused_has_an_aggregator_to_replace():
     ("chosen", "message"),
     [
         ({"dp": "central"}, "dp_noise_multiplier or --dp_target_epsilon"),
-        ({"dp_noise_multiplier": 1.0}, "nothing without --dp"),
-        ({"dp_target_epsilon": 8.0}, "nothing without --dp"),
+        ({"dp_noise_multiplier": 1.0}, "cannot be used without --dp"),
+        ({"dp_target_epsilon": 8.0}, "cannot be used without --dp"),
         (
             {"dp": "central", "dp_noise_multiplier": 1.0, "aggregator": "median"},
             "aggregator='median'.*privacy needs a sum",

@@ -54,5 +54,7 @@ def test_a_run_measures_how_many_were_left_out(tmp_path):
 def test_a_run_that_cannot_be_is_refused_before_it_starts(tmp_path):
     with pytest.raises(HyperparameterError, match="krum:2"):
         tiny_runs.run(tmp_path, aggregator="krum:2")
-    with pytest.raises(HyperparameterError, match=r"FedMGDA\+, which has an aggregate"):
+    with pytest.raises(
+        HyperparameterError, match=r"with FedMGDA\+: it has an aggregate"
+    ):
         experiments.run("fedmgda_plus", TASK, aggregator="median", output_dir=tmp_path)

@@ -6,7 +6,10 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_algos import aggregators
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    UnusableHyperparameterError,
+)
 
 _CHOICES = (
     "quantize:BITS or rotate_quantize:BITS with BITS in [1, 16], or topk:SHARE with a "
@@ -36,12 +39,11 @@ def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | No
         raise HyperparameterError("compression", text, f"one of {_CHOICES}") from error
 
 
-def check(settings: Mapping[str, Any], obstacle: str = "") -> None:
-    """Checks that an algorithm and its other settings go with compression.
+def check(settings: Mapping[str, Any]) -> None:
+    """Checks that the other settings of an algorithm go with compression.
 
     Args:
       settings: All settings of a run.
-      obstacle: The algorithm and why it has no aggregator to replace, or nothing.
 
     Raises:
       HyperparameterError: If they do not.
@@ -49,7 +51,7 @@ def check(settings: Mapping[str, Any], obstacle: str = "") -> None:
     text = settings["compression"]
     if text is None:
         return
-    if settings["dp"] is not None:
+    if settings.get("dp") is not None:
         obstacle = (
             "--dp: a compressed update may be longer than the clipping norm, for which "
             "the noise is chosen"
@@ -59,5 +61,6 @@ def check(settings: Mapping[str, Any], obstacle: str = "") -> None:
             f"--aggregator={settings['aggregator']}, which looks at every single update: "
             "encoders decode their sum"
         )
-    if obstacle:
-        raise HyperparameterError("compression", text, f"nothing with {obstacle}")
+    else:
+        return
+    raise UnusableHyperparameterError("compression", text, f"with {obstacle}")

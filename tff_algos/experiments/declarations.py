@@ -22,6 +22,7 @@ from tff_algos.hyperparameters import (
     Hyperparameter,
     HyperparameterError,
     Interval,
+    UnusableHyperparameterError,
 )
 
 FILE = pathlib.Path(__file__).with_name("declarations.json")
@@ -59,6 +60,7 @@ class Algorithm:
     paper: str
     fields: Fields
     settings: Mapping[str, Settings]
+    refused: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def user(self) -> str:
@@ -131,13 +133,14 @@ class Declarations:
 
 
 def by_user(
-    settings: Settings, declared: Mapping[str, Fields]
+    settings: Settings, declared: Mapping[str, Fields], refused: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """Returns the settings of each of a run's users.
 
     Args:
       settings: What was set, by name; a list may be a text, as in a flag.
       declared: What each user declares.
+      refused: Why the algorithm cannot have some settings of others.
 
     Raises:
       HyperparameterError: If none of the users has a setting.
@@ -146,7 +149,8 @@ def by_user(
     for name, value in settings.items():
         takers = [user for user, fields in declared.items() if name in fields]
         if not takers:
-            raise HyperparameterError(name, value, _nobody(name, tuple(declared)))
+            why = refused.get(name) or _nobody(name, tuple(declared))
+            raise UnusableHyperparameterError(name, value, why)
         for user in takers:
             found[user][name] = declared[user][name].parse(value)
     return found
@@ -155,8 +159,8 @@ def by_user(
 def _nobody(name: str, users: Sequence[str]) -> str:
     """Says that none of a run's users has a setting, and who has it."""
     owners = load().users.get(name, {})
-    belongs = f"it belongs to {', '.join(owners)}" if owners else "nobody does"
-    return f"nothing, {' '.join(users[1:])} does not use it; {belongs}"
+    belongs = f"it belongs to {', '.join(owners)}" if owners else "nothing has it"
+    return f"with {' '.join(users[1:])}: {belongs}"
 
 
 def resolve(
@@ -210,7 +214,7 @@ def resolve_pair(
         algorithm.user: algorithm.fields,
         entry.user: entry.fields,
     }
-    chosen = by_user(settings, declared)
+    chosen = by_user(settings, declared, algorithm.refused)
     resolved = resolve(declarations.run, (), chosen[RUN])
     of_pair = (
         algorithm.settings.get(EVERY_TASK, {}),

@@ -10,10 +10,11 @@ import attrs
 import docstring_parser
 
 import tff_algos
-from tff_algos.hyperparameters import Hyperparameter, declared
+from tff_algos.hyperparameters import NONE, Hyperparameter, declared
 
 _AS_IN = re.compile(r"As in `(build_\w+)`")
 _OTHERS_AS_IN = re.compile(r"As in `(build_\w+)`, and so is every")
+_NONE = re.compile(r"\bNone\b")
 
 
 def described(target: Callable[..., Any]) -> Mapping[str, Hyperparameter]:
@@ -43,5 +44,5 @@ def _helps(target: Callable[..., Any]) -> Mapping[str, str]:
             same = _AS_IN.match(text)
             if same is not None:
                 text = _helps(getattr(tff_algos, same[1])).get(parameter.arg_name, text)
-            helps[parameter.arg_name] = text.rstrip(".")
+            helps[parameter.arg_name] = _NONE.sub(NONE, text).rstrip(".")
     return helps

@@ -29,7 +29,11 @@ from tff_algos.experiments.declarations import RUN, Settings, by_user
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
-from tff_algos.hyperparameters import HyperparameterError, declared
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    UnusableHyperparameterError,
+    declared,
+)
 from tff_algos.optimizers import build_optimizer
 
 _SOURCE = pathlib.Path(__file__).parents[2]
@@ -171,6 +175,7 @@ def resolve(
             algo_user: recipe.hyperparameters(),
             task_user: {} if is_loaded else declared(task.options),
         },
+        recipe.refused,
     )
     options = RunOptions(**chosen[RUN])
     task_options = None
@@ -288,11 +293,10 @@ def set_context(launch: Launch) -> None:
     for name, runtime in _OF_RUNTIME.items():
         value = getattr(launch, name)
         if value is not None and launch.runtime != runtime:
-            raise HyperparameterError(
+            raise UnusableHyperparameterError(
                 name,
                 ",".join(value) if isinstance(value, list | tuple) else value,
-                f"nothing, --runtime={launch.runtime} does not use it; it belongs to "
-                f"--runtime={runtime}",
+                f"with --runtime={launch.runtime}: it belongs to --runtime={runtime}",
             )
     if launch.runtime == "in_process":
         execution.set_in_process_context(runtime_devices=launch.runtime_devices)

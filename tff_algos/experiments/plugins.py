@@ -105,6 +105,7 @@ def declare(choices: Choices) -> declarations.Declarations:
                 paper=recipe.paper,
                 fields=recipe.hyperparameters(),
                 settings=recipe.settings,
+                refused=recipe.refused,
             )
             for name, recipe in choices.algorithms.items()
         },

@@ -8,7 +8,10 @@ import attrs
 import tensorflow_federated as tff
 
 from tff_algos import privacy
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    UnusableHyperparameterError,
+)
 from tff_algos.privacy import NoisyRounds
 
 _ADAPTIVE = "adaptive"
@@ -50,13 +53,11 @@ def clip_norm(text: str) -> float | None:
     return norm
 
 
-def check(settings: Mapping[str, Any], title: str, obstacle: str) -> None:
-    """Checks settings of privacy against each other and the algorithm.
+def check(settings: Mapping[str, Any]) -> None:
+    """Checks settings of privacy against each other.
 
     Args:
       settings: All settings of a run.
-      title: The algorithm.
-      obstacle: Why its server sees more than a sum of updates; empty if it does not.
 
     Raises:
       HyperparameterError: If they do not go together.
@@ -64,17 +65,13 @@ def check(settings: Mapping[str, Any], title: str, obstacle: str) -> None:
     if settings["dp"] is None:
         for name in _FLAGS:
             if settings[name] is not None:
-                raise HyperparameterError(name, settings[name], "nothing without --dp")
+                raise UnusableHyperparameterError(name, settings[name], "without --dp")
         return
-    if obstacle:
-        raise HyperparameterError(
-            "dp", settings["dp"], f"nothing for {title}, because {obstacle}"
-        )
     if settings.get("aggregator"):
-        raise HyperparameterError(
+        raise UnusableHyperparameterError(
             "aggregator",
             settings["aggregator"],
-            "nothing with --dp: privacy needs a sum of all updates",
+            "with --dp: privacy needs a sum of all updates",
         )
     if all(settings[name] is None for name in _FLAGS):
         raise HyperparameterError(

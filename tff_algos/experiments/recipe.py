@@ -6,6 +6,7 @@ together, and everything else is derived: the flags, and the builder's arguments
 flags and the task.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -50,6 +51,9 @@ _RECORDS_BY_ARGUMENT: Mapping[str, type] = {
 }
 # Declared by builders, but the task's to say.
 _OF_TASK = ("num_clients",)
+# What replaces an aggregator, and what adds noise to one that is a sum.
+_AGGREGATOR = ("aggregator", "compression")
+_PRIVACY = tuple(name for name in declared(Aggregation) if name.startswith("dp"))
 
 
 def of(target: Callable[..., Any], settings: Settings) -> Any:
@@ -155,8 +159,18 @@ class Recipe:
         return {
             name: self._with_default(hyperparameter, defaults)
             for name, hyperparameter in found.items()
-            if name not in _OF_TASK
+            if name not in _OF_TASK and name not in self.refused
         }
+
+    @functools.cached_property
+    def refused(self) -> Mapping[str, str]:
+        """Other algorithms' settings that it cannot have, and why."""
+        if Aggregation not in self.records():
+            return {}
+        whys = dict.fromkeys(_PRIVACY, self.not_private) if self.not_private else {}
+        if "model_aggregator" not in inspect.signature(self.build).parameters:
+            whys |= dict.fromkeys(_AGGREGATOR, "it has an aggregate of its own")
+        return {name: f"with {self.title}: {why}" for name, why in whys.items()}
 
     def _defaults(self) -> Mapping[str, Any]:
         weighting = inspect.signature(self.build).parameters.get("client_weighting")
@@ -211,17 +225,12 @@ class Recipe:
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
             of(each, settings)  # Checks fields against each other.
         if "aggregator" in settings:
-            replaceable = "model_aggregator" in inspect.signature(self.build).parameters
-            obstacle = (
-                ""
-                if replaceable
-                else f"{self.title}, which has an aggregate of its own"
-            )
             robust_aggregators.check(
-                settings["aggregator"], settings["clients_per_round"], obstacle
+                settings["aggregator"], settings["clients_per_round"]
             )
-            compressed_sums.check(settings, obstacle)
-            private_aggregators.check(settings, self.title, self.not_private)
+            compressed_sums.check(settings)
+        if "dp" in settings:
+            private_aggregators.check(settings)
         self.check(settings)
         return settings
 

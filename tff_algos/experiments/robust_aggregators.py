@@ -79,19 +79,16 @@ def build(
         raise HyperparameterError("aggregator", text, f"one of {_CHOICES}") from error
 
 
-def check(text: str | None, clients_per_round: int, obstacle: str = "") -> None:
-    """Checks that an algorithm and its rounds can use the aggregator.
+def check(text: str | None, clients_per_round: int) -> None:
+    """Checks that an algorithm's rounds can use the aggregator.
 
     Args:
       text: The flag's value, of which `build` has made an aggregator, or None.
       clients_per_round: The number of clients in a round.
-      obstacle: The algorithm and why it has no aggregator to replace, or nothing.
 
     Raises:
       HyperparameterError: If they cannot.
     """
-    if text is not None and obstacle:
-        raise HyperparameterError("aggregator", text, f"nothing for {obstacle}")
     name, _, value = (text or "").partition(":")
     if name == "krum" and clients_per_round < 2 * int(value) + 3:
         most = (clients_per_round - 3) // 2

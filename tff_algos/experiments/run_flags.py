@@ -1,6 +1,5 @@
 """The flags of a run, defined from what algorithms and tasks declare."""
 
-import collections
 import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from absl import flags
 
 from tff_algos.experiments import declarations
 from tff_algos.experiments.declarations import RUN, Declarations
-from tff_algos.hyperparameters import NONE
+from tff_algos.hyperparameters import NONE, Hyperparameter
 
 # Flags are the calling program's: `--helpshort` shows those of the main module.
 flags.disclaim_key_flags()
@@ -51,7 +50,7 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "module",
         [],
-        "Module of another package whose algorithms and tasks to offer.",
+        "Module of another package whose algorithms and tasks to offer",
         flag_values=into,
     )
     flags.DEFINE_bool(
@@ -138,14 +137,11 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
     """Defines one flag per setting; unset, the chosen pair's default holds."""
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for name, by_user in sorted(what.users.items()):
-        variants = collections.Counter(by_user.values()).most_common()
-        field = next((f for f, _ in variants if f.help), variants[0][0])
-        text = field.describe()
-        if RUN not in by_user:
-            text += f" [{_brief_users(tuple(by_user), tuple(what.algorithms))}]"
+        field = next(iter(by_user.values()))
+        text = _help(by_user, tuple(what.algorithms))
         if field.kind is bool:
             flags.DEFINE_bool(name, None, text, flag_values=into)
-        elif field.kind in define and any(f.is_optional for f, _ in variants):
+        elif field.kind in define and any(f.is_optional for f in by_user.values()):
             parser, serializer = _OptionalParser(field.kind), flags.ArgumentSerializer()
             flags.DEFINE(parser, name, None, text, into, serializer)
         else:
@@ -154,7 +150,18 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
             )
 
 
-def _brief_users(users: Sequence[str], algorithms: Sequence[str]) -> str:
+def _help(by_user: Mapping[str, Hyperparameter], algorithms: Sequence[str]) -> str:
+    """Says what a setting is for each of its users."""
+    users: dict[str, list[str]] = {}
+    for user, field in by_user.items():
+        users.setdefault(field.describe(), []).append(user)
+    if RUN in by_user:
+        (text,) = users
+        return text
+    return "; ".join(f"{text} [{_brief(of, algorithms)}]" for text, of in users.items())
+
+
+def _brief(users: Sequence[str], algorithms: Sequence[str]) -> str:
     """Names a setting's users, or those that it does not have where they are fewer."""
     names = [user.partition("=")[2] for user in users]
     others = [name for name in algorithms if name not in names]
