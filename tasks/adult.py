@@ -140,7 +140,7 @@ def _load_arrays(data_options: DataOptions) -> tuple[Source, Arrays, str | None]
         return "tff", _read(*paths), None
     notice = (
         f"--data=auto found no {' and no '.join(missing)}, so the generated stand-in "
-        "is used, not the real data set; --data=tff downloads the real one."
+        "is used, not the real dataset; --data=tff downloads the real one."
     )
     return "generated", generated_adult.people(), notice
 

@@ -140,10 +140,10 @@ def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
     if form is not None:
         missing += form.names
     if data_set.tfds_name is not None:
-        missing.append("data set prepared by tensorflow-datasets")
+        missing.append("dataset prepared by tensorflow-datasets")
     notice = (
         f"--data=auto found no {' and no '.join(missing)} in {folder}, so the "
-        "generated stand-in is used, not the real data set"
+        "generated stand-in is used, not the real dataset"
     )
     if data_set.tfds_name is not None or (form is not None and form.obtain is not None):
         notice += "; --data=tff downloads the real one"
@@ -190,7 +190,7 @@ def _naming(path: str, data_set: ArrayDataSet) -> Iterator[None]:
         yield
     except Unfit as problem:
         raise TaskError(
-            f"{path} is not a {data_set.name} data set: {problem}; replace or remove it, "
+            f"{path} is not a {data_set.name} dataset: {problem}; replace or remove it, "
             "or use --data=generated."
         ) from problem
 

@@ -102,7 +102,7 @@ def split_clients(
     if num_clients < 2:
         raise TaskError(
             f"found {num_clients} clients: a task needs two or more, one to train "
-            "and one to hold out; use a whole data set file or --data=generated."
+            "and one to hold out; use a whole dataset file or --data=generated."
         )
     part, whole = share
     num_train = (2 * num_clients * part + whole) // (2 * whole)

@@ -161,7 +161,7 @@ def resolve_source(
         return "tff", None
     return "generated", (
         f"--data=auto found no {path}, so the generated stand-in is used, not the "
-        "real data set; --data=tff downloads the real one."
+        "real dataset; --data=tff downloads the real one."
     )
 
 
@@ -257,7 +257,7 @@ def _download(
             os.fsync(file.fileno())
         problem = find_problem(partial)
         if problem is not None:
-            raise _failure(url, path, f"not a data set file: {problem}")
+            raise _failure(url, path, f"not a dataset file: {problem}")
         # Temporary files are private to their owner, but the cache may be shared.
         os.chmod(partial, 0o644)
         os.replace(partial, path)

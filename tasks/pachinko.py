@@ -48,7 +48,7 @@ def divide(
     if needed > len(labels):
         raise TaskError(
             f"--partition=pachinko needs {needed} training examples or more "
-            f"({examples_per_client} for each of {num_clients} clients), the data set "
+            f"({examples_per_client} for each of {num_clients} clients), the dataset "
             f"has {len(labels)}."
         )
     rng = np.random.default_rng(derive_seed(seed, "pachinko"))

@@ -177,7 +177,7 @@ def _check_enough(num_examples: int, spec: PartitionSpec) -> None:
     if needed > num_examples:
         raise TaskError(
             f"--partition={spec} needs {needed} training examples or more ({reason}), "
-            f"the data set has {num_examples}."
+            f"the dataset has {num_examples}."
         )
 
 

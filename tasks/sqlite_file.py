@@ -60,7 +60,7 @@ def verify(path: str) -> None:
         ) from error
     if problem is not None:
         raise TaskError(
-            f"{path} is not a whole data set file ({problem}): delete it, then "
+            f"{path} is not a whole dataset file ({problem}): delete it, then "
             "--data=tff downloads it again; --data=generated needs no download."
         )
 

@@ -297,7 +297,7 @@ def _resolve_source(data_options: DataOptions) -> tuple[Source, str | None]:
         path = download.cached_path(WORD_COUNTS_NAME, cache_dir)
         return "generated", (
             f"--data=auto found no {path}, so the generated stand-in is used, not the "
-            "real data set; --data=tff downloads it."
+            "real dataset; --data=tff downloads it."
         )
     return source, notice
 

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from tests.testing.command_line import SMALL, run_apart, run_here, run_program
-from tff_algos.experiments import declarations, plugins, report
+from tff_algos.experiments import catalog, declarations, plugins, report
 from tff_algos.experiments.comparison import columns, compare
 from tff_algos.experiments.comparison import rows as rows_lib
 
@@ -25,7 +25,10 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 def _tables() -> str:
     declared = plugins.declare(plugins.own())
-    return report.markdown_tables(declared.algorithms.values(), declared.all_tasks)
+    builders = {recipe.name: recipe.build.__name__ for recipe in catalog.RECIPES}
+    return report.markdown_tables(
+        declared.algorithms.values(), declared.all_tasks, builders
+    )
 
 
 def test_the_tables_are_the_catalogs():

@@ -107,7 +107,7 @@ def _check_tff(version: str | None) -> None:
         found = f"found {version}" if version else "found none"
         raise UnsupportedEnvironmentError(
             f"tff_algos needs tensorflow-federated=={TFF_VERSION}, {found}: "
-            "pip install --no-deps -r requirements.txt"
+            "pip install --no-deps --ignore-requires-python -r requirements.txt"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tests of tff_algos.execution.ArrayDataset: a data set like any."""
+"""Tests of tff_algos.execution.ArrayDataset: a dataset like any."""
 
 import collections
 import itertools
@@ -55,7 +55,7 @@ def test_elements_are_the_rows_between_the_splits(case, structure):
     expected = _expected(arrays, rows, row_splits)
     _assert_same(dataset.as_numpy_iterator(), expected)
     _assert_same(dataset.elements(), [tuple(tf.nest.flatten(e)) for e in expected])
-    # Again, and as another data set's input.
+    # Again, and as another dataset's input.
     _assert_same(dataset.take(1).as_numpy_iterator(), expected[:1])
 
 

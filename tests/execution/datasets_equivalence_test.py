@@ -1,4 +1,4 @@
-"""Pipelines and analytics on data sets in this process, as on TFF's own runtime."""
+"""Pipelines and analytics on datasets in this process, as on TFF's own runtime."""
 
 import collections
 

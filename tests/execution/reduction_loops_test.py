@@ -1,4 +1,4 @@
-"""Reductions of data sets as loops give what TFF's own runtime gives."""
+"""Reductions of datasets as loops give what TFF's own runtime gives."""
 
 import numpy as np
 import tensorflow as tf

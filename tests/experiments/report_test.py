@@ -120,9 +120,11 @@ def test_a_task_alone_tells_what_it_gives_to_algorithms():
 
 
 def test_tables_of_the_readme_have_a_row_for_each():
-    lines = report.markdown_tables([FEDAVG], [EMNIST]).splitlines()
+    builders = {"fedavg": "build_fed_avg"}
+    lines = report.markdown_tables([FEDAVG], [EMNIST], builders).splitlines()
     assert lines[2] == (
-        f"| `fedavg` | {FEDAVG.title} | {FEDAVG.summary} | {FEDAVG.paper} |"
+        f"| `fedavg` | {FEDAVG.title} | {FEDAVG.summary} | `build_fed_avg` "
+        f"| {FEDAVG.paper} |"
     )
     assert lines[-1] == (
         f"| `emnist` | {EMNIST.summary} | cnn, cnn_dropout, 2nn, cnn_dense_dropout |"

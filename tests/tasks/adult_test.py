@@ -169,7 +169,7 @@ class TestTask:
 
 
 class TestRealAdult:
-    """The sizes and rates of the data set as it was published."""
+    """The sizes and rates of the dataset as it was published."""
 
     @pytest.fixture
     def task(self, real_adult):

@@ -86,7 +86,7 @@ class TestNpz:
         with pytest.raises(TaskError, match=problem) as error:
             array_source.load_arrays(data_set, options(tmp_path, data))
         message = str(error.value)
-        assert message.startswith(f"{path} is not a toy data set: ")
+        assert message.startswith(f"{path} is not a toy dataset: ")
         assert "--data=generated" in message and "\n" not in message
 
     @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class TestMember:
         with pytest.raises(TaskError, match=problem) as error:
             array_source.load_arrays(data_set, options(tmp_path))
         message = str(error.value)
-        assert message.startswith(f"{path} is not a toy data set: ")
+        assert message.startswith(f"{path} is not a toy dataset: ")
         assert message.isprintable() and len(message) < 600
 
     @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ class TestGenerated:
         source, arrays, notice = array_source.load_arrays(data_set, options(tmp_path))
         assert source == "generated" and len(arrays.y_train) == 90
         assert notice.startswith(f"--data=auto found no {tmp_path / 'toy.npz'} and no ")
-        assert notice.endswith("real data set; --data=tff downloads the real one.")
+        assert notice.endswith("real dataset; --data=tff downloads the real one.")
         assert not list(tmp_path.iterdir())
 
     def test_when_it_is_asked_for(self, data_set, tmp_path):
@@ -231,13 +231,13 @@ class TestGenerated:
     def test_a_data_set_that_tfds_lacks(self, data_set, tmp_path):
         own = attrs.evolve(data_set, tfds_name=None)
         _, _, notice = array_source.load_arrays(own, options(tmp_path))
-        assert notice.endswith("not the real data set.")
+        assert notice.endswith("not the real dataset.")
         with pytest.raises(TaskError, match="--data=tff: toy cannot be .*put toy.npz"):
             array_source.load_arrays(own, options(tmp_path, "tff"))
 
 
 class TestOwnForm:
-    """A data set that comes in a file "toy.a", or in one "toy.b"."""
+    """A dataset that comes in a file "toy.a", or in one "toy.b"."""
 
     @pytest.fixture
     def own(self, data_set):
@@ -295,7 +295,7 @@ class TestOwnForm:
     def test_what_is_wrong_names_the_file(self, own, tmp_path):
         (tmp_path / "toy.a").write_text("0")
         message = (
-            r"toy.a is not a toy data set: x_train has shape \[0, .*--data=generated"
+            r"toy.a is not a toy dataset: x_train has shape \[0, .*--data=generated"
         )
         with pytest.raises(TaskError, match=message):
             array_source.load_arrays(own, options(tmp_path))

@@ -31,7 +31,7 @@ def _elements(self, split, decoders=None, read_config=None, shuffle_files=False)
 
 
 class _Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A data set in tensorflow-datasets that needs no download."""
+    """A dataset in tensorflow-datasets that needs no download."""
 
     VERSION = tfds.core.Version("1.0.0")
     interrupted = False
@@ -61,7 +61,7 @@ class _Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 @pytest.fixture
 def toy_builder(monkeypatch):
-    """Makes tensorflow-datasets know the toy data set only; returns its class."""
+    """Makes tensorflow-datasets know the toy dataset only; returns its class."""
     pytest.importorskip(
         "importlib_resources", reason="tensorflow-datasets cannot prepare without"
     )

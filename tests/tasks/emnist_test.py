@@ -1,4 +1,4 @@
-"""The EMNIST task: its stand-in, the real data set, what the seed decides."""
+"""The EMNIST task: its stand-in, the real dataset, what the seed decides."""
 
 import numpy as np
 import pytest

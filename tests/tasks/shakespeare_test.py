@@ -1,4 +1,4 @@
-"""The Shakespeare task: tokens as TFF's, its stand-in, the real data set."""
+"""The Shakespeare task: tokens as TFF's, its stand-in, the real dataset."""
 
 import numpy as np
 import pytest

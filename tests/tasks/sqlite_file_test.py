@@ -56,7 +56,7 @@ def test_a_file_of_another_form_is_named(statements, problem, tmp_path):
     with pytest.raises(TaskError) as error:
         load(tmp_path)
     message = str(error.value)
-    assert message.startswith(f"{path} is not a whole data set file ({problem}")
+    assert message.startswith(f"{path} is not a whole dataset file ({problem}")
     assert "--data=tff downloads it again" in message and "\n" not in message
 
 
@@ -68,5 +68,5 @@ def test_a_damaged_schema_that_sqlite_quotes_is_named(tmp_path):
     path.write_bytes(
         content.replace(b"CREATE TABLE examples", b"CREATE TABLE (xamples")
     )
-    with pytest.raises(TaskError, match=f"{path} is not a whole data set file"):
+    with pytest.raises(TaskError, match=f"{path} is not a whole dataset file"):
         load(tmp_path)

@@ -21,7 +21,7 @@ from tests.testing.tiny_images import (
 
 @pytest.fixture
 def small(monkeypatch):
-    """Makes the data set one of a few images."""
+    """Makes the dataset one of a few images."""
     monkeypatch.setattr(tiny_imagenet, "LAYOUT", LAYOUT)
 
 

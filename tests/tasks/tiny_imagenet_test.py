@@ -13,7 +13,7 @@ from tests.testing.tiny_images import LAYOUT, assert_whole, load, make_folder, p
 
 @pytest.fixture
 def small(monkeypatch):
-    """Makes the data set one of a few images."""
+    """Makes the dataset one of a few images."""
     monkeypatch.setattr(tiny_imagenet, "LAYOUT", LAYOUT)
 
 

@@ -43,7 +43,7 @@ def name_of_test_image(number):
 
 
 def make_folder(folder, **changes) -> pathlib.Path:
-    """Makes the data set; `changes` replaces contents of files, None removes them."""
+    """Makes the dataset; `changes` replaces contents of files, None removes them."""
     names = [
         f"train/{name}/images/{name}_{number}.JPEG"
         for name in CLASSES

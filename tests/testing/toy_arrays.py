@@ -1,4 +1,4 @@
-"""A toy data set of arrays whose first pixel is the example's number."""
+"""A toy dataset of arrays whose first pixel is the example's number."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def preprocess(images):
 
 
 def data_set():
-    """The description of the arrays as a data set of a task."""
+    """The description of the arrays as a dataset of a task."""
     return array_source.ArrayDataSet(
         name="toy",
         tfds_name="mnist",

@@ -70,7 +70,7 @@ def build_fed_avg(
       model_aggregator: Replaces the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       with_num_examples: Whether each client's data include n_k, the number of its
-        examples: `{"examples": batches, "num_examples": <data set of one int64>}`.
+        examples: `{"examples": batches, "num_examples": <dataset of one int64>}`.
         Clients, and batch-normalization statistics, are then weighted by it instead of
         by the examples in the batches.
 

@@ -90,10 +90,10 @@ def build_fed_share(
     metrics_aggregator: MetricsAggregator | None = None,
     with_num_examples: bool = False,
 ) -> LearningProcess:
-    """Builds FedShare, which is FedAvg on data sets that hold the shared examples.
+    """Builds FedShare, which is FedAvg on datasets that hold the shared examples.
 
     What clients train on is decided by the data they are given, not by the process:
-    make their data sets from `with_shared_examples`.
+    make their datasets from `with_shared_examples`.
 
     Args:
       model_fn: As in `build_fed_avg`, and so is every other argument.

@@ -1,6 +1,6 @@
 """Local training: every client trains a model of its own, and nothing is sent.
 
-The lower anchor of tables on personalization: what clients reach without each other.
+The baseline of tables on personalization: what clients reach without each other.
 
     client k:  for each batch b: v_k <- v_k - eta * grad f_b(v_k)
 

@@ -72,7 +72,7 @@ def build_pfedme(
       personal_strength: Pull of a client's own model toward the shared one: lambda, in
         the penalty (lambda/2) * ||theta - w||^2.
       personal_steps: Gradient steps of the client's own model on each batch.
-      personal_learning_rate: Learning rate of these steps; they diverge above
+      personal_learning_rate: Learning rate of the client's own model; it diverges above
         2/lambda.
 
     Returns:

@@ -72,7 +72,7 @@ def build_unbiased_gradient_aggregation(
       eval_reduction: Reduction of the loss over a client's examples after training.
       gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.
       max_trajectory_bytes: A client's memory for the weights of all its steps.
-      epochs_in_data: Whether clients' data sets hold all E epochs, each in an order of
+      epochs_in_data: Whether clients' datasets hold all E epochs, each in an order of
         its own.
       model_distributor: Replaces the plain broadcast.
       model_aggregator: Replaces the weighted mean.
@@ -80,7 +80,7 @@ def build_unbiased_gradient_aggregation(
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s. Clients'
-      data sets hold each example once, and the process repeats them, unless
+      datasets hold each example once, and the process repeats them, unless
       `epochs_in_data` is set.
 
     Raises:

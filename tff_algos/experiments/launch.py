@@ -103,9 +103,9 @@ def run(
     Args:
       algo: An `--algo` name, or a recipe.
       task: A `--task` name, an entry, or a task that is already loaded.
-      data: "tff" for the real data set, "generated" for the stand-in, "auto" for the
+      data: "tff" for the real dataset, "generated" for the stand-in, "auto" for the
         real one if it is cached.
-      cache_dir: Folder of real data sets; None for TFF's own.
+      cache_dir: Folder of real datasets; None for TFF's own.
       output_dir: The results folder; None for a new one below `runs`.
       resume: Whether to go on with the run in `output_dir`, if there is one.
       runtime: What runs TFF computations: this process, on GPUs where there are any;

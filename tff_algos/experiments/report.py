@@ -206,11 +206,25 @@ def _shown(value: Any) -> str:
     return "" if value is None or value is REQUIRED else str(value)
 
 
-def markdown_tables(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:
-    """Returns the README's tables of algorithms and tasks."""
-    lines = ["| `--algo` | algorithm | what it does | source |", "|---|---|---|---|"]
+def markdown_tables(
+    algorithms: Iterable[Algorithm],
+    tasks: Iterable[Task],
+    builders: Mapping[str, str],
+) -> str:
+    """Returns the tables of algorithms and tasks.
+
+    Args:
+      algorithms: The algorithms.
+      tasks: The tasks and forms of own data.
+      builders: The name of each algorithm's builder, by its `--algo` name.
+    """
+    lines = [
+        "| `--algo` | algorithm | what it does | `tff_algos.` | source |",
+        "|---|---|---|---|---|",
+    ]
     lines += [
-        f"| `{a.name}` | {a.title} | {a.summary} | {a.paper} |" for a in algorithms
+        f"| `{a.name}` | {a.title} | {a.summary} | `{builders[a.name]}` | {a.paper} |"
+        for a in algorithms
     ]
     lines += ["", "| `--task` | what it is | `--model` |", "|---|---|---|"]
     for task in tasks:

@@ -70,7 +70,7 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
         flag_values=into,
     )
     flags.DEFINE_string(
-        "cache_dir", None, "Folder of real data sets (~/.tff).", flag_values=into
+        "cache_dir", None, "Folder of real datasets (~/.tff).", flag_values=into
     )
     flags.DEFINE_string(
         "output_dir",

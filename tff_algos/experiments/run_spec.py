@@ -41,12 +41,13 @@ class RunOptions:
         run starts from.
       rounds_per_personalization: Rounds between personalizations of the evaluated
         clients; 0 for a single one, at the end.
-      personalization_epochs: Epochs of fine-tuning on each evaluated client.
-      personalization_batch_size: Examples per batch of fine-tuning.
-      personalization_learning_rate: Learning rate of fine-tuning; by default the
+      personalization_epochs: Epochs for which each evaluated client personalizes its
+        copy of the model.
+      personalization_batch_size: Examples per batch of personalization.
+      personalization_learning_rate: Learning rate of personalization; by default the
         clients'.
-      personalization_optimizer: Optimizer of fine-tuning; by default the clients'.
-      personalization_momentum: Momentum of fine-tuning, of sgd; by default the clients',
+      personalization_optimizer: Optimizer of personalization; by default the clients'.
+      personalization_momentum: Momentum of personalization, of sgd; by default the clients',
         or 0 with an optimizer of its own.
       track_improvement: Measure in every round the share of its clients whose training
         loss does not rise: two more evaluations of each.

@@ -181,7 +181,7 @@ def _recipe_of(dataset: RecipeDataset) -> _Recipe:
         return _Recipe(pickle.dumps(parts, protocol=pickle.HIGHEST_PROTOCOL))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise CannotTravelError(
-            f"the function that makes its data set cannot be sent to a worker "
+            f"the function that makes its dataset cannot be sent to a worker "
             f"({messages.one_line(error)}): move it to the top level of a module that "
             "workers can import, and give it arguments that can be pickled"
         ) from error
@@ -206,14 +206,14 @@ def _graph_of(variant: tf.Tensor) -> bytes:
             )
     except tf.errors.OpError as error:
         raise CannotTravelError(
-            f"the data set cannot be sent to a worker ({messages.one_line(error)}): "
+            f"the dataset cannot be sent to a worker ({messages.one_line(error)}): "
             f"{_ADVICE}"
         ) from error
     serialized = graph.numpy()
     definition = tf.compat.v1.GraphDef.FromString(serialized)
     if any(node.op in _LOCAL_OPS for node in graph_contents.all_nodes(definition)):
         raise CannotTravelError(
-            "the data set cannot be sent to a worker (it calls Python functions of "
+            "the dataset cannot be sent to a worker (it calls Python functions of "
             f"this process): {_ADVICE}"
         )
     return serialized
