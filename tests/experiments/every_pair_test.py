@@ -16,7 +16,7 @@ FASTEST_MODEL = {
     "fashion_mnist": (),
     "cifar10": (),
     "adult": (),
-    "cifar100": ("--model=cnn",),
+    "cifar100": (),
     "tiny_imagenet": (),
     "stackoverflow": ("--vocab_size=500",),
 }

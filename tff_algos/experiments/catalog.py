@@ -134,7 +134,6 @@ _SMALL_MODELS = types.MappingProxyType(
     {
         "emnist": {"model": "2nn"},
         "mnist": {"model": "2nn"},
-        "cifar100": {"model": "cnn"},
     }
 )
 _FEWER_UPDATES = types.MappingProxyType({"memory_size": 20})
@@ -155,7 +154,7 @@ _GRADMA = types.MappingProxyType(
 _GRADMA_SERVER = types.MappingProxyType(
     {
         **_GRADMA,
-        "cifar100": {**_GRADMA["cifar100"], **_FEWER_UPDATES},
+        "cifar100": _FEWER_UPDATES,
         "shakespeare": _FEWER_UPDATES,
         "stackoverflow": _FEWER_UPDATES,
     }
@@ -166,7 +165,7 @@ _MIFA = types.MappingProxyType(
     {
         **_SMALL_MODELS,
         "emnist": {**_SMALL_MODELS["emnist"], **_HALF_MEMORY, "total_rounds": 60},
-        "cifar100": {**_SMALL_MODELS["cifar100"], **_HALF_MEMORY},
+        "cifar100": _HALF_MEMORY,
         "shakespeare": {**_HALF_MEMORY, "total_rounds": 45},
         "stackoverflow": _HALF_MEMORY,
     }
