@@ -91,6 +91,7 @@ _CLAIMS = {
     "own_models.md": "len(own.trainable) == len(weights.trainable)",
     "privacy.md": "abs(rounds.epsilon(num_rounds=100, delta=1e-5) - 8.0) < 0.1",
     "runs.md": "len(result.metrics['eval/accuracy']) == 2",
+    "runtime.md": "metrics['client_work']['train']['num_examples'] == 15",
 }
 
 

@@ -5,6 +5,7 @@ from tff_algos.execution.array_dataset import (
     ElementDataset,
     RecipeDataset,
 )
+from tff_algos.execution.async_context import AsyncContext
 from tff_algos.execution.client_passes import ClientError
 from tff_algos.execution.communication import (
     Communication,
@@ -41,6 +42,7 @@ from tff_algos.execution.worker import (
 
 __all__ = [
     "ArrayDataset",
+    "AsyncContext",
     "CannotTravelError",
     "ClientError",
     "ClusterError",

@@ -1,0 +1,76 @@
+"""Programs that await their computations run in this package's contexts."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.testing import learning_models as models
+from tff_algos import execution
+
+
+@tff.tensorflow.computation(np.float32)
+def _double(x):
+    return 2 * x
+
+
+def _three_rounds(context, process, clients):
+    """Returns the weights after three rounds of a program, and the mean absolute error of each."""
+
+    async def program():
+        data = tff.program.DatasetDataSource(clients).iterator()
+        state, errors = process.initialize(), []
+        for _ in range(3):
+            output = process.next(state, data.select(len(clients)))
+            state = output.state
+            metrics = await tff.program.materialize_value(output.metrics)
+            errors.append(float(metrics["client_work"]["train"]["error"]))
+        state = await tff.program.materialize_value(state)
+        weights = state.global_model_weights.trainable
+        return tf.nest.flatten(weights), errors
+
+    federated = tff.program.NativeFederatedContext(context)
+    with tff.framework.get_context_stack().install(federated):
+        return asyncio.run(program())
+
+
+def test_a_tff_program_trains_as_in_tffs_own_asynchronous_context():
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        models.functional_model(), tff.learning.optimizers.build_sgdm(0.1)
+    )
+    (clients,) = models.cohorts((5, 3, 4))
+    ours, errors = _three_rounds(
+        execution.AsyncContext(execution.InProcessContext()), process, clients
+    )
+    theirs, expected = _three_rounds(
+        tff.backends.native.create_async_local_cpp_execution_context(),
+        process,
+        clients,
+    )
+    assert errors == pytest.approx(expected, rel=1e-5)
+    assert errors[2] < errors[0]
+    for our, their in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-6)
+
+
+def test_computations_may_be_awaited_together_and_errors_come_out():
+    context = execution.AsyncContext(execution.InProcessContext())
+
+    async def together():
+        return await asyncio.gather(
+            *(context.invoke(_double, np.float32(x)) for x in range(5)),
+            context.invoke(_double, "no number"),
+            return_exceptions=True,
+        )
+
+    *doubles, error = asyncio.run(together())
+    assert doubles == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert isinstance(error, TypeError)
+
+
+def test_what_is_no_synchronous_context_is_refused():
+    context = execution.AsyncContext(execution.InProcessContext())
+    with pytest.raises(TypeError, match="context: Expected .*, found AsyncContext"):
+        execution.AsyncContext(context)
