@@ -1,1 +1,1 @@
-"""Several algorithms, settings and seeds in one table: `tff-algos compare`."""
+"""Several algorithms, settings and seeds in one table: `main.py compare`."""

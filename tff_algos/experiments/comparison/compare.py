@@ -1,11 +1,19 @@
 """A comparison as a function and as a command.
 
-    tff-algos compare fedavg scaffold --task=mnist --seeds=3 --partition=dirichlet:0.1
-    tff-algos compare 'presets/gradma/mnist_10_per_round_0.01/*.flags' --seeds=3
-    tff-algos compare runs/one runs/another
+    python main.py compare fedavg scaffold --task=mnist --partition=dirichlet:0.1
+    python main.py compare 'presets/gradma/mnist_10_per_round_0.01/*.flags' --seeds=1
+    python main.py compare runs/one runs/another
 
-What is compared are algorithms, flag files, and folders of completed runs. Flags of a
-run hold for every row that has them. The columns of the table:
+What is compared are algorithms, flag files, and folders of completed runs. The command's
+own flags:
+
+    --seeds=3           seeds of every row
+    --jobs=1            concurrent runs
+    --grid=NAME=V1,V2   a row for each value of a flag; several make a grid
+    --columns=C1,C2     columns of the table, of those below
+    --output_dir=DIR    folder of the runs and the report (runs/comparison)
+
+Flags of a run hold for every row that has them. The columns of the table:
 
     rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, <= 1 ("-": never)
     final:METRIC   mean of the last 10 rows of metrics.csv that have it (or of all)
