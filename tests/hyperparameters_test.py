@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,3 +172,22 @@ def test_a_declaration_is_the_annotation_and_the_default():
 def test_a_signature_shows_the_range_and_the_symbol():
     assert repr(hparam(low=0, below=1, symbol="beta")) == "hparam('beta', in [0, 1))"
     assert repr(hparam()) == "hparam()"
+
+
+def test_a_function_of_keras_is_no_optimizer_of_tff():
+    optimizer = tff.learning.optimizers.build_sgdm(0.1)
+
+    @checked
+    def build(
+        client_optimizer_fn: tff.learning.optimizers.Optimizer,
+        server_optimizer_fn: tff.learning.optimizers.Optimizer | None = None,
+    ) -> tff.learning.ClientWeighting:
+        return client_optimizer_fn, server_optimizer_fn
+
+    assert build(optimizer) == (optimizer, None)
+    assert build(optimizer, server_optimizer_fn=None) == (optimizer, None)
+    for arguments, name in (((lambda: 0,), "client"), ((optimizer, "sgd"), "server")):
+        with pytest.raises(
+            HyperparameterError, match=f"{name}_optimizer_fn=.*expected TFF's Optimizer"
+        ):
+            build(*arguments)

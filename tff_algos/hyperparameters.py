@@ -321,11 +321,15 @@ def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Checks the hyperparameters that a function declares whenever it is called.
 
+    Arguments annotated with TFF's classes must be instances of them: TFF itself would
+    fail deep inside, or take a function for an optimizer.
+
     Raises:
       HyperparameterError: If one is invalid.
     """
     signature = inspect.signature(function)
     declarations = declared(function)
+    classes = _classes_of_tff(function)
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -336,9 +340,29 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for name in bound.arguments.keys() & declarations.keys():
             value = bound.arguments[name]
             bound.arguments[name] = declarations[name].checked(value)
+        for name in bound.arguments.keys() & classes.keys():
+            value = bound.arguments[name]
+            if not isinstance(value, classes[name]):
+                names = (c.__name__ for c in classes[name] if c is not types.NoneType)
+                raise HyperparameterError(name, value, f"TFF's {' or '.join(names)}")
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _classes_of_tff(function: Callable[..., Any]) -> Mapping[str, tuple[type, ...]]:
+    """Returns the classes of arguments that are annotated with nothing but TFF's."""
+    found = {}
+    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+        is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+        members = typing.get_args(hint) if is_union else (hint,)
+        if all(inspect.isclass(c) and _is_tffs_or_none(c) for c in members):
+            found[name] = members
+    return found
+
+
+def _is_tffs_or_none(cls: type) -> bool:
+    return cls is types.NoneType or cls.__module__.startswith("tensorflow_federated.")
 
 
 def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:

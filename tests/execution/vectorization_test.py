@@ -122,6 +122,13 @@ _WRONG = {
         _IMAGES,
     ),
 }
+# Which it refuses, with errors of several kinds.
+_REFUSED = {
+    "an array read at a place of the client's": (
+        lambda x: tf.TensorArray(tf.int32, 3).unstack(x).read(x[0] % 3),
+        _INTEGERS,
+    ),
+}
 _RIGHT = {
     "zeros to pad with": (lambda x: tf.pad(x, [[1, 1]]), _INTEGERS),
     "a mirrored pad": (lambda x: tf.pad(x, [[1, 1]], "SYMMETRIC"), _INTEGERS),
@@ -149,9 +156,9 @@ _RIGHT = {
 }
 
 
-@pytest.mark.parametrize("case", [*_WRONG, *_RIGHT])
+@pytest.mark.parametrize("case", [*_WRONG, *_REFUSED, *_RIGHT])
 def test_ops_of_many_clients_give_what_they_give_for_each(case):
-    computation = _mapped(*{**_WRONG, **_RIGHT}[case])
+    computation = _mapped(*{**_WRONG, **_REFUSED, **_RIGHT}[case])
     spec = computation.type_signature.parameter.member
     generator = np.random.default_rng(0)
     values = [

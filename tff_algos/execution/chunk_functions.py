@@ -149,7 +149,7 @@ def map_clients(
                 one, (tf.range(num_clients), *own), fallback_to_while_loop=False
             )
     # What pfor raises where an op has no vectorized form.
-    except (ValueError, NotImplementedError, TypeError) as error:
+    except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
         raise vectorization.NotVectorizableError(_first_reason(error)) from error
     _skip_gathers(own)
     return outputs
