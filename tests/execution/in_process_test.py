@@ -125,11 +125,21 @@ def test_without_clients_in_arguments_there_are_as_many_as_by_default():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"default_num_clients": -1}, {"num_threads": 0}, {"num_threads": -2}]
+    "arguments",
+    [
+        {"default_num_clients": -1},
+        {"num_threads": 0},
+        {"num_threads": "4"},
+        {"insecure_aggregation": "False"},
+        {"batch_clients": "never"},
+        {"max_cached_bytes": "1GB"},
+        {"max_kept_bytes": -1},
+        {"runtime_devices": "CPU:0"},
+    ],
 )
 def test_arguments_out_of_range_are_named(arguments):
     ((name, value),) = arguments.items()
-    with pytest.raises(ValueError, match=f"{name}.*found {value}"):
+    with pytest.raises(ValueError, match=f"{name}.*found {value!r}"):
         execution.InProcessContext(**arguments)
 
 

@@ -1,6 +1,7 @@
 """Python values go in and come out as their types say, or are type errors."""
 
 import collections
+import math
 from typing import NamedTuple
 
 import attrs
@@ -129,3 +130,29 @@ def test_small_arrays_can_be_changed():
     value = types.extract(iter([tensor]), tff.TensorType(np.float32, [3]))
     value[0] = 5.0
     assert value.tolist() == [5.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([1, 2], np.int32, [1, 2]),
+        ([True, 2], np.float32, [1.0, 2.0]),
+        ([math.inf, math.nan], np.float32, [math.inf, math.nan]),
+        ([1.9, 2.9], np.int32, None),
+        (["1", "2"], np.int32, None),
+        ([1.0, None], np.float32, None),
+        ([1e300, 1.0], np.float32, None),
+        ([2**33, 1], np.int32, None),
+        ([300, 2], np.uint8, None),
+        ([[1], [2, 3]], np.float32, None),
+    ],
+)
+def test_a_list_is_taken_if_the_dtype_holds_it(values, dtype, expected):
+    type_spec = tff.TensorType(dtype, (2,))
+    if expected is None:
+        with pytest.raises(TypeError, match=r"^Expected a value of type .*found \["):
+            list(types.embed(values, type_spec))
+    else:
+        (tensor,) = types.embed(values, type_spec)
+        assert tensor.dtype == dtype
+        np.testing.assert_array_equal(tensor, expected)

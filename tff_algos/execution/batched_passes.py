@@ -21,6 +21,7 @@ from tff_algos.execution import (
     vectorization,
 )
 from tff_algos.execution.client_passes import (
+    ClientError,
     PassInputs,
     PassResult,
     PassWork,
@@ -28,6 +29,7 @@ from tff_algos.execution.client_passes import (
     UnitOutputs,
     Workers,
     as_tensor,
+    cause,
 )
 from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement
@@ -284,7 +286,19 @@ class BatchedPass:
     def _read(
         self, inputs: PassInputs, position: int
     ) -> list[client_batches.ClientBatches]:
-        """Returns the batches of each dataset that a client's work reduces."""
+        """Returns the batches of each dataset that a client's work reduces.
+
+        Raises:
+          ClientError: If they cannot be read; they may not be there a second time.
+        """
+        try:
+            return self._read_all(inputs, position)
+        except tf.errors.OpError as error:
+            raise ClientError(position, inputs.num_clients, cause(error)) from error
+
+    def _read_all(
+        self, inputs: PassInputs, position: int
+    ) -> list[client_batches.ClientBatches]:
         variants = None
         result = []
         for index, source in enumerate(self._work.data_inputs):
@@ -296,6 +310,11 @@ class BatchedPass:
                 port = self._work.fragment.inputs[source]
                 value = inputs.clients[port][position]
                 result.append(self._cache.read(value, specs))
+                # What is cached yields the same every time.
+                if self._cache.get(value) is None and client_batches.may_be_spent(
+                    value
+                ):
+                    inputs.read_once[port, position] = result[-1]
         return result
 
     def _element_specs(self, data: int) -> tuple[tf.TensorSpec, ...]:

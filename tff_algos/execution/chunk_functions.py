@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from tff_algos import messages
 from tff_algos.execution import tracing, types, vectorization
 from tff_algos.execution.client_passes import Tensors
 from tff_algos.execution.dataflow import Aggregate, Placement
@@ -148,8 +149,8 @@ def map_clients(
             outputs = tf.vectorized_map(
                 one, (tf.range(num_clients), *own), fallback_to_while_loop=False
             )
-    # What pfor raises where an op has no vectorized form.
-    except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
+    # Where an op has no vectorized form, pfor raises what its converters happen to.
+    except Exception as error:
         raise vectorization.NotVectorizableError(_first_reason(error)) from error
     _skip_gathers(own)
     return outputs
@@ -182,6 +183,9 @@ def _slices(op: tf.Operation) -> bool:
     )
 
 
+_MAX_REASON = 200
+
+
 def _first_reason(error: BaseException) -> str:
     """Returns the message of the error that came first.
 
@@ -192,7 +196,8 @@ def _first_reason(error: BaseException) -> str:
         error = error.__context__
     if repr(tf.variant.name) in str(error):
         return "a loop with a TensorList, as in Keras' recurrent layers"
-    return str(error).rstrip(".")
+    first_line, *_ = [*str(error).strip().splitlines(), type(error).__name__]
+    return messages.shortened(first_line.rstrip("."), _MAX_REASON)
 
 
 @contextlib.contextmanager

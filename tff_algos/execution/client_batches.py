@@ -6,9 +6,10 @@ within a memory budget.
 """
 
 import collections
+import functools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 import numpy as np
@@ -52,6 +53,11 @@ _REPEATABLE = frozenset(
         "_ZipDataset",
     ]
 )
+
+
+# Which TensorFlow does not call stateful, though files may change.
+_OF_FILES = frozenset(["ReadFile", "MatchingFiles"])
+_OF_PYTHON = frozenset(["EagerPyFunc", "PyFunc", "PyFuncStateless"])
 
 
 @attrs.frozen(eq=False)
@@ -173,10 +179,46 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """Returns whether every iteration is known to yield the same elements."""
     if type(dataset).__name__ not in _REPEATABLE:
         return False
-    for function in dataset._functions():
-        if function.function.function_def.signature.is_stateful:
-            return False
+    if any(_reads_elsewhere(each.function) for each in dataset._functions()):
+        return False
     return all(is_repeatable(source) for source in dataset._inputs())
+
+
+def _reads_elsewhere(function: tf.types.experimental.ConcreteFunction) -> bool:
+    """Returns whether a function's results depend on more than its arguments."""
+    return function.function_def.signature.is_stateful or _calls(function, _OF_FILES)
+
+
+def _calls(
+    function: tf.types.experimental.ConcreteFunction, ops: Collection[str]
+) -> bool:
+    """Returns whether a function or one that it calls has any of some ops."""
+    graph = function.graph
+    graphs = [graph, *(each.graph for each in graph._functions.values())]
+    return any(op.type in ops for each in graphs for op in each.get_operations())
+
+
+def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
+    """Returns whether a dataset runs Python, which may yield its elements only once.
+
+    A variant tells nothing of its dataset, and is taken for one that does not.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    return any(_calls(each.function, _OF_PYTHON) for each in dataset._functions()) or (
+        any(may_be_spent(source) for source in dataset._inputs())
+    )
+
+
+def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the batches that were read of a dataset as another one."""
+    elements = [
+        tf.data.Dataset.from_tensors(
+            tf.nest.pack_sequence_as(dataset.element_spec, batch)
+        )
+        for batch in read.batches
+    ]
+    return functools.reduce(tf.data.Dataset.concatenate, elements, dataset.take(0))
 
 
 class BatchCache:
@@ -211,7 +253,7 @@ class BatchCache:
             self.put(data, batches)
         return batches
 
-    def get(self, dataset: tf.data.Dataset) -> ClientBatches | None:
+    def get(self, dataset: tf.data.Dataset | tf.Tensor) -> ClientBatches | None:
         """Returns the cached batches of a dataset, or `None`."""
         key = id(dataset)
         with self._lock:

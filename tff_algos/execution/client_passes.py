@@ -6,6 +6,7 @@ threads, and at most twice as many values as threads are alive.
 """
 
 import collections
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import TypeVar
@@ -13,7 +14,13 @@ from typing import TypeVar
 import attrs
 import tensorflow as tf
 
-from tff_algos.execution import accumulation, graph_contents, graph_functions
+from tff_algos.execution import (
+    accumulation,
+    client_batches,
+    graph_contents,
+    graph_functions,
+)
+from tff_algos.execution.client_batches import ClientBatches
 from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.kept_values import KeptValues
@@ -40,10 +47,11 @@ class ClientError(RuntimeError):
         self.cause = message
 
 
-def _cause(message: str) -> str:
-    """Returns an op's own message, without its location in the graph."""
-    own = message.rpartition("<stack traces unavailable>\n")[2]
-    return own.partition("\n\t [[")[0].strip()
+def cause(error: tf.errors.OpError) -> str:
+    """Returns an op's own message, without its location and Python's traceback."""
+    own = error.message.rpartition("<stack traces unavailable>\n")[2]
+    own = own.partition("\n\t [[")[0].partition("\nTraceback (most recent call last")[0]
+    return re.sub(r"^\{\{function_node [^}]*\}\} ", "", own.strip())
 
 
 @attrs.frozen(eq=False)
@@ -56,6 +64,8 @@ class PassInputs:
       zeros: A tensor for each tensor of the aggregates' accumulators.
       num_clients: The number of clients.
       max_kept_bytes: Memory limit for kept values; the excess is written to a file.
+      read_once: What was read of datasets that may yield nothing a second time, by input
+        and client.
     """
 
     server: dict[Port, tf.Tensor]
@@ -63,6 +73,15 @@ class PassInputs:
     zeros: Tensors
     num_clients: int
     max_kept_bytes: int
+    read_once: dict[tuple[Port, int], ClientBatches] = attrs.field(factory=dict)
+
+    def to_read_again(self) -> "PassInputs":
+        """Returns the same inputs, all of which can be read."""
+        clients = {port: list(values) for port, values in self.clients.items()}
+        for (port, position), read in self.read_once.items():
+            dataset = clients[port][position]
+            clients[port][position] = client_batches.as_dataset(read, dataset)
+        return attrs.evolve(self, clients=clients)
 
 
 @attrs.frozen(eq=False)
@@ -208,8 +227,7 @@ class StreamingPass:
         try:
             return self._work[position % len(self._work)]()(*arguments)
         except tf.errors.OpError as error:
-            cause = _cause(error.message)
-            raise ClientError(position, inputs.num_clients, cause) from error
+            raise ClientError(position, inputs.num_clients, cause(error)) from error
 
 
 def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:

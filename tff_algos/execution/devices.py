@@ -23,6 +23,10 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
       UnknownDeviceError: If `names` is empty or a device does not exist.
     """
+    if isinstance(names, str):
+        raise UnknownDeviceError(
+            f"Expected runtime_devices to be a list of names, found {names!r}."
+        )
     _grow_memory()
     logical = [device.name for device in tf.config.list_logical_devices()]
     known = [name.removeprefix("/device:") for name in logical]

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import functools
 import hashlib
+import numbers
 import os
 import threading
 import weakref
@@ -46,6 +47,19 @@ from tff_algos.execution.program import Program
 _MAX_LATEST_PROGRAMS = 8
 
 
+def _check_count(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(
+            f"Expected {name} to be an integer of at least {least}, found {value!r}."
+        )
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if not any(value is choice for choice in choices):
+        shown = ", ".join(map(str, choices))
+        raise ValueError(f"Expected {name} to be one of {shown}, found {value!r}.")
+
+
 class InProcessContext(tff.framework.SyncContext):
     """A synchronous TFF context without another process."""
 
@@ -61,15 +75,13 @@ class InProcessContext(tff.framework.SyncContext):
         intra_op_threads: int | None = None,
     ):
         """Initializes the context; see `set_in_process_context` for the arguments."""
-        if default_num_clients < 0:
-            raise ValueError(
-                f"Expected default_num_clients of at least 0, found "
-                f"{default_num_clients}."
-            )
-        if num_threads is not None and num_threads < 1:
-            raise ValueError(
-                f"Expected num_threads of at least 1, found {num_threads}."
-            )
+        _check_count("default_num_clients", default_num_clients, 0)
+        if num_threads is not None:
+            _check_count("num_threads", num_threads, 1)
+        _check_count("max_cached_bytes", max_cached_bytes, 0)
+        _check_count("max_kept_bytes", max_kept_bytes, 0)
+        _check_choice("insecure_aggregation", insecure_aggregation, (False, True))
+        _check_choice("batch_clients", batch_clients, (None, False, True))
         if intra_op_threads is not None:
             op_threads.set_count(intra_op_threads)
         self._resources = pass_runner.Resources(

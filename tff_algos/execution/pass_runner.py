@@ -7,6 +7,7 @@ import attrs
 import tensorflow as tf
 from absl import logging
 
+from tff_algos import messages
 from tff_algos.execution import client_batches, plan, vectorization
 from tff_algos.execution.batched_passes import BatchedPass
 from tff_algos.execution.client_passes import (
@@ -147,13 +148,20 @@ class PassRunner:
                 except vectorization.NotVectorizableError as error:
                     _say(error, demanded)
                     obstacle = str(error)
-                    without = _Vectorization(None, obstacle, batched.client_bytes)
-                    self._vectorized = Lazy(lambda: without)
+                    self._give_up_vectorizing(obstacle, batched)
                 except tf.errors.OpError as error:
                     # The streaming pass identifies the client that failed.
-                    obstacle = error.message
+                    obstacle = messages.one_line(error)
                     logging.info("Clients run again one by one: %s", obstacle)
+                    result = self._streaming.run(inputs.to_read_again(), workers)
+                    # It was not a client's fault, so it would fail again.
+                    self._give_up_vectorizing(obstacle, batched)
+                    return result, obstacle, 0
         return self._streaming.run(inputs, workers), obstacle, 0
+
+    def _give_up_vectorizing(self, obstacle: str, batched: BatchedPass) -> None:
+        without = _Vectorization(None, obstacle, batched.client_bytes)
+        self._vectorized = Lazy(lambda: without)
 
 
 def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:

@@ -19,6 +19,8 @@ from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
+from tff_algos import messages
+
 # Arrays of at least this size are views of tensors.
 _LEAST_VIEW_BYTES = 1 << 20
 
@@ -107,7 +109,7 @@ def embed(
 def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     dtype = type_spec.dtype.type
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        value = np.asarray(value, dtype)
+        value = _as_array(value, type_spec)
     if not array.is_compatible_shape(value, type_spec.shape):
         raise TypeError(
             f"Expected a value of type {type_spec}, found shape {np.shape(value)}."
@@ -118,6 +120,33 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     if is_view(value) and value.dtype == dtype:
         return as_tensor(value)
     return tf.constant(value, dtype)
+
+
+def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
+    """Returns a list as an array of a tensor's dtype, if that loses nothing of it.
+
+    Raises:
+      TypeError: If it does, or if the values are not of that kind.
+    """
+    dtype = np.dtype(type_spec.dtype.type)
+    try:
+        given = np.asarray(values)
+        if dtype.kind not in "biufc" or given.size == 0:
+            return np.asarray(values, dtype)
+        with np.errstate(over="ignore"):
+            found = given.astype(dtype, casting="same_kind")
+    except (ValueError, TypeError) as error:  # Of several shapes, or of another kind.
+        raise _unexpected(values, type_spec) from error
+    kept = found == given if dtype.kind in "iu" else np.isinf(found) == np.isinf(given)
+    if not np.all(kept):
+        raise _unexpected(values, type_spec)
+    return found
+
+
+def _unexpected(values: Sequence[Any], type_spec: tff.TensorType) -> TypeError:
+    return TypeError(
+        f"Expected a value of type {type_spec}, found {messages.shown(values)}."
+    )
 
 
 def as_tensor(array: np.ndarray) -> tf.Tensor:

@@ -12,7 +12,7 @@ No declarations are needed: suitable work is recognized from its graph.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -28,6 +28,7 @@ from tff_algos.execution import (
     graph_rewrites,
     tracing,
     types,
+    vectorization_faults,
 )
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Placement, Select
 from tff_algos.execution.graph_contents import GraphDef, Nodes
@@ -149,17 +150,17 @@ def _check_pure(nodes: Nodes, functions: Mapping[str, FunctionDef]) -> None:
     Raises:
       NotVectorizableError: If a node cannot be vectorized.
     """
-    read = {tensor for node in nodes for tensor in node.input}
     for node in nodes:
         _check_node(node)
-        if _reads_given_statistics(node, read):
-            raise NotVectorizableError(f"{node.op}'s statistics of inference")
         if not assertions.is_assertion(node, functions):
             for name in graph_contents.called_functions(node):
                 called = functions[name].node_def
                 if any(assertions.is_assertion(each, functions) for each in called):
                     raise NotVectorizableError("an assertion in a loop or a branch")
                 _check_pure(called, functions)
+    obstacle = vectorization_faults.find(nodes)
+    if obstacle:
+        raise NotVectorizableError(obstacle)
 
 
 def _check_node(node: NodeDef) -> None:
@@ -168,8 +169,6 @@ def _check_node(node: NodeDef) -> None:
         raise NotVectorizableError(f"a call of {node.op}")
     if "Dataset" in node.op or "Iterator" in node.op:
         raise NotVectorizableError(f"{node.op} outside of a reduction's data")
-    if node.op in _VECTORIZED_WRONGLY:
-        raise NotVectorizableError(f"{node.op}, which TensorFlow vectorizes wrongly")
     if node.op in RANDOM_OPS and graph_contents.is_seeded(node):
         raise NotVectorizableError(f"{node.op} with a seed of its own")
     if definition.is_stateful and node.op not in _STATEFUL_IN_NAME_ONLY:
@@ -179,28 +178,6 @@ def _check_node(node: NodeDef) -> None:
 _STATEFUL_IN_NAME_ONLY = frozenset(
     ["Placeholder", *graph_contents.CALLS, *RANDOM_OPS]
 ).union(assertions.OPS)
-
-# `tf.vectorized_map` pads with zeros whatever the value, counts negative axes of a roll
-# from the clients' axis, and formats the values of all clients at once.
-_VECTORIZED_WRONGLY = frozenset(["PadV2", "Roll", "StringFormat"])
-
-
-def _reads_given_statistics(node: NodeDef, read: Collection[str]) -> bool:
-    """Returns whether the statistics of batch normalization in inference are read.
-
-    `tf.vectorized_map` returns zeros for them.
-
-    Args:
-      node: Any node.
-      read: The tensors that nodes read, as a graph or a function names them.
-    """
-    if not node.op.startswith("FusedBatchNorm") or node.attr["is_training"].b:
-        return False
-    output = f"{node.name}:"
-    return any(
-        each.startswith(output) and not each.startswith((f"{output}0", f"{output}y:"))
-        for each in read
-    )
 
 
 class _Cutter:

@@ -1,0 +1,111 @@
+"""Data of clients that must not be read twice, or not from a cache."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.execution import ClientError, InProcessContext, client_batches
+
+_BATCHES = tff.SequenceType(tff.TensorType(np.int32, (None,)))
+
+
+def _reduced(step, zero=0.0, element=_BATCHES):
+    work = tff.tensorflow.computation(lambda d: d.reduce(zero, step), element)
+    clients = tff.FederatedType(element, tff.CLIENTS)
+    return tff.federated_computation(lambda x: tff.federated_map(work, x), clients)
+
+
+_GATHERED = _reduced(
+    lambda total, batch: total + tf.reduce_sum(tf.gather([1.0, 2.0], batch))
+)
+# Vectorized, the squeeze leaves the clients' axis out where there is one client.
+_SQUEEZED = _reduced(
+    lambda total, batch: (
+        total
+        + tf.reduce_sum(
+            tf.squeeze(tf.cast(batch, tf.float32)[:, tf.newaxis])
+            * tf.cast(batch, tf.float32)
+        )
+    )
+)
+
+
+def _once(*batches, fails=False):
+    """Returns a dataset that yields its batches a single time."""
+
+    def generator():
+        yield from (np.array(batch, np.int32) for batch in batches)
+        if fails:
+            raise KeyError("no such file")
+
+    iterator = generator()
+    return tf.data.Dataset.from_generator(
+        lambda: iterator, output_signature=tf.TensorSpec((None,), tf.int32)
+    )
+
+
+def _run(computation, clients, **options):
+    context = InProcessContext(**options)
+    with tff.framework.get_context_stack().install(context):
+        return computation(clients)
+
+
+def test_a_failing_client_is_named_though_its_data_are_gone():
+    clients = [_once(batch) for batch in ([0, 1], [0, 7], [1, 1], [0, 0])]
+    with pytest.raises(ClientError, match=r"^Client 1 of 4: indices\[1\] = 7"):
+        _run(_GATHERED, clients)
+
+
+def test_work_that_fails_only_vectorized_gets_the_data_again():
+    batches = ([0, 1], [7], [1, 1], [1, 1, 2])
+    clients = [_once(batch, batch) for batch in batches]
+    assert _run(_SQUEEZED, clients) == [2.0, 98.0, 4.0, 12.0]
+
+
+def test_an_error_of_pythons_is_one_line_that_names_the_client():
+    clients = [_once([1]), _once([1], fails=True), _once([1]), _once([0])]
+    with pytest.raises(ClientError, match=r"^Client 1 of 4: KeyError: [^\n]*$"):
+        _run(_GATHERED, clients)
+
+
+def test_the_reason_is_remembered_and_one_line():
+    context = InProcessContext()
+    sizes = range(2, 10)
+    clients = [tf.data.Dataset.from_tensors(np.ones(n, np.int32)) for n in sizes]
+    with tff.framework.get_context_stack().install(context):
+        for _ in range(2):
+            assert _SQUEEZED(clients) == [float(n) for n in sizes]
+    (reason,) = [
+        line for line in context.describe(_SQUEEZED).splitlines() if "one by" in line
+    ]
+    assert "must match" in reason
+
+
+@pytest.mark.parametrize("batch_clients", [None, False])
+def test_files_that_change_are_read_anew(batch_clients, tmp_path):
+    path = tmp_path / "number"
+    total = _reduced(lambda a, b: a + b, np.int64(0), tff.SequenceType(np.int64))
+    clients = [
+        tf.data.Dataset.from_tensors(str(path)).map(
+            lambda name: tf.strings.to_number(tf.io.read_file(name), tf.int64)
+        )
+        for _ in range(4)
+    ]
+    context = InProcessContext(batch_clients=batch_clients)
+    with tff.framework.get_context_stack().install(context):
+        for number in (1, 77):
+            path.write_text(str(number))
+            assert total(clients) == [number] * 4
+
+
+def test_a_dataset_of_what_was_read_has_the_same_elements():
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {"x": np.arange(5), "y": np.arange(5.0)}
+    ).batch(2)
+    specs = tf.nest.flatten(dataset.element_spec)
+    read = client_batches.read(tf.data.experimental.to_variant(dataset), specs)
+    again = list(client_batches.as_dataset(read, dataset).as_numpy_iterator())
+    for found, expected in zip(again, dataset.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(found["x"], expected["x"])
+        np.testing.assert_array_equal(found["y"], expected["y"])
