@@ -106,13 +106,21 @@ def _numbers(text):
     return tf.data.Dataset.from_tensor_slices(text).map(tf.strings.to_number)
 
 
-@pytest.mark.parametrize(("is_vectorized", "client"), [(False, 0), (True, None)])
-def test_a_failure_says_which_client_and_why(is_vectorized, client):
+@pytest.mark.parametrize(
+    ("text", "is_vectorized", "client"),
+    [("two", False, 0), ("two", True, 0), ("7", False, 0), ("7", True, None)],
+)
+def test_a_failure_says_which_client_if_that_is_known_and_why(
+    text, is_vectorized, client
+):
     data_type = tff.SequenceType(np.float32)
 
     @tff.tensorflow.computation(data_type)
     def total(dataset):
-        return dataset.reduce(0.0, lambda s, x: s + x)
+        def add(total, x):
+            return total + tf.gather([0.0, 1.0, 2.0], tf.cast(x, tf.int32))
+
+        return dataset.reduce(0.0, add)
 
     @tff.federated_computation(tff.FederatedType(data_type, tff.CLIENTS))
     def totals(data):
@@ -123,11 +131,11 @@ def test_a_failure_says_which_client_and_why(is_vectorized, client):
         for step in compilation.compile_to_plan(totals).steps
         if isinstance(step, plan.ClientPass)
     ]
-    inputs = _inputs(own, [_numbers(["1", "2"]), _numbers(["1", "two"])])
+    inputs = _inputs(own, [_numbers(["1", "2"]), _numbers(["1", text])])
     units = [range(1), range(1, 2)]
     good, bad = _replies(own, inputs, units, is_vectorized)
     assert good.failure is None and good.values[0] == 3.0
-    assert bad.failure.client == client and "two" in bad.failure.cause
+    assert bad.failure.client == client and text in bad.failure.cause
 
 
 def test_a_value_that_cannot_be_sent_names_the_client(client_pass):
