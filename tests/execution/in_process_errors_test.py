@@ -62,7 +62,7 @@ def test_a_client_that_fails_outside_of_its_data_is_named():
         assert total([[1.0], [4.0, 1.0]]) == [1.0, 1.25]
 
 
-def test_what_fails_at_the_server_is_tensorflows_error():
+def test_what_fails_at_the_server_is_tensorflows_error_without_its_place():
     @tff.tensorflow.computation(np.float32)
     def positive(x):
         with tf.control_dependencies([tf.debugging.assert_positive(x, "too low")]):
@@ -73,9 +73,14 @@ def test_what_fails_at_the_server_is_tensorflows_error():
         return tff.federated_map(positive, tff.federated_sum(x))
 
     with execution.in_process_context():
-        with pytest.raises(tf.errors.InvalidArgumentError, match="too low"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"^assertion failed: \[too low[^\n]*$",
+        ):
             total([-1.0, -2.0])
         assert total([1.0, 2.0]) == 3.0
+        with pytest.raises(TypeError, match=r"^Expected an argument of type .* None"):
+            total(None)
 
 
 @pytest.mark.parametrize(

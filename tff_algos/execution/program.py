@@ -14,7 +14,7 @@ from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 
 from tff_algos.execution import communication, explanation, graph_functions, types
 from tff_algos.execution import plan as plan_lib
-from tff_algos.execution.client_passes import PassInputs, as_tensor
+from tff_algos.execution.client_passes import PassInputs, as_tensor, cause
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.explanation import PassReport, StageReport
 from tff_algos.execution.lazy import Lazy
@@ -56,8 +56,10 @@ class Program:
           TypeError: If the argument is not of the computation's type.
         """
         start = time.perf_counter()
-        values = _Values(self._num_clients(arg))
         parameter = self._signature.parameter
+        if parameter is not None and arg is None:
+            raise TypeError(f"Expected an argument of type {parameter}, found None.")
+        values = _Values(self._num_clients(arg))
         if parameter is not None:
             embedded = _embed(arg, parameter)
             for port, value in zip(
@@ -169,7 +171,11 @@ class _Step:
     def _run_stage(self, values: _Values) -> StageReport:
         start = time.perf_counter()
         fragment = self._step.fragment
-        outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
+        try:
+            outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
+        except tf.errors.OpError as error:
+            # Of the same class, without where the op is in the graph.
+            raise type(error)(error.node_def, error.op, cause(error)) from error
         for port, value in zip(fragment.outputs, outputs, strict=True):
             values.set(port, value)
         seconds = time.perf_counter() - start
