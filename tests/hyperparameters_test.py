@@ -181,11 +181,15 @@ def test_a_function_of_keras_is_no_optimizer_of_tff():
     def build(
         client_optimizer_fn: tff.learning.optimizers.Optimizer,
         server_optimizer_fn: tff.learning.optimizers.Optimizer | None = None,
+        metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     ) -> tff.learning.ClientWeighting:
         return client_optimizer_fn, server_optimizer_fn
 
     assert build(optimizer) == (optimizer, None)
     assert build(optimizer, server_optimizer_fn=None) == (optimizer, None)
+    # A protocol, of which anything callable may be an instance.
+    assert build(optimizer, metrics_aggregator=None) == (optimizer, None)
+    assert build(optimizer, metrics_aggregator=len) == (optimizer, None)
     for arguments, name in (((lambda: 0,), "client"), ((optimizer, "sgd"), "server")):
         with pytest.raises(
             HyperparameterError, match=f"{name}_optimizer_fn=.*expected TFF's Optimizer"

@@ -362,7 +362,11 @@ def _classes_of_tff(function: Callable[..., Any]) -> Mapping[str, tuple[type, ..
 
 
 def _is_tffs_or_none(cls: type) -> bool:
-    return cls is types.NoneType or cls.__module__.startswith("tensorflow_federated.")
+    # Instances of a protocol cannot be told.
+    is_tffs = cls.__module__.startswith("tensorflow_federated.")
+    return cls is types.NoneType or (
+        is_tffs and not getattr(cls, "_is_protocol", False)
+    )
 
 
 def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
