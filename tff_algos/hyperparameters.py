@@ -321,8 +321,8 @@ def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Checks the hyperparameters that a function declares whenever it is called.
 
-    Arguments annotated with TFF's classes must be instances of them: TFF itself would
-    fail deep inside, or take a function for an optimizer.
+    TFF's optimizers and client weightings must be such: others would fail deep inside,
+    and a word for a weighting would be ignored.
 
     Raises:
       HyperparameterError: If one is invalid.
@@ -351,22 +351,24 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _classes_of_tff(function: Callable[..., Any]) -> Mapping[str, tuple[type, ...]]:
-    """Returns the classes of arguments that are annotated with nothing but TFF's."""
+    """Returns the classes of the arguments that are TFF's optimizers or weightings.
+
+    What uses arguments of other classes says more when it refuses them.
+    """
     found = {}
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
         members = typing.get_args(hint) if is_union else (hint,)
-        if all(inspect.isclass(c) and _is_tffs_or_none(c) for c in members):
+        if all(map(_is_checked, members)):
             found[name] = members
     return found
 
 
-def _is_tffs_or_none(cls: type) -> bool:
-    # Instances of a protocol cannot be told.
-    is_tffs = cls.__module__.startswith("tensorflow_federated.")
-    return cls is types.NoneType or (
-        is_tffs and not getattr(cls, "_is_protocol", False)
-    )
+def _is_checked(hint: Any) -> bool:
+    # By name: to import TFF takes seconds, and the command line needs this module.
+    is_tffs = getattr(hint, "__module__", "").startswith("tensorflow_federated.")
+    of_name = getattr(hint, "__name__", "") in ("Optimizer", "ClientWeighting")
+    return hint is types.NoneType or (is_tffs and of_name)
 
 
 def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:

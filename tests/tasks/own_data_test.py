@@ -85,7 +85,9 @@ def test_what_does_not_fit_is_named(arguments, message):
 
 
 def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():
-    with pytest.raises(HyperparameterError, match="nothing where examples have clie"):
+    with pytest.raises(
+        HyperparameterError, match="cannot be used where examples have clie"
+    ):
         tasks.from_arrays(X, Y, IDS, partition="iid:2")
     with pytest.raises(HyperparameterError, match=r"client_test_fraction=0.*\(0, 1\)"):
         tasks.from_arrays(X, Y, IDS, client_test_fraction=0)
