@@ -26,9 +26,9 @@ Reduces to: with one local step GradMA-W is FedAvg and GradMA is GradMA-S; with 
 
 Cost per round: GradMA-W has FedAvg's communication; clients of GradMA and GradMA-S send
 their update twice, by itself and weighted. A local step of GradMA-W takes two more
-gradients of its batch. The server of GradMA-S keeps m updates and sees each client's update by
-itself: it is incompatible with secure aggregation, and with privacy mechanisms that rely
-on sums alone.
+gradients of its batch. The server of GradMA-S keeps m updates and sees each client's
+update by itself: it is incompatible with secure aggregation, and with privacy mechanisms
+that rely on sums alone.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,9 @@
 """A context of this package for code that awaits its computations, such as `tff.program`.
 
-context = tff_algos.execution.AsyncContext(tff_algos.execution.InProcessContext())
-tff.framework.set_default_context(tff.program.NativeFederatedContext(context))
+Programs install it inside of TFF's own context for them:
+
+    context = tff_algos.execution.AsyncContext(tff_algos.execution.InProcessContext())
+    tff.framework.set_default_context(tff.program.NativeFederatedContext(context))
 """
 
 import asyncio

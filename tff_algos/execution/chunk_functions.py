@@ -18,6 +18,9 @@ from tff_algos.execution.leaves import Leaf
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.vectorization import Reduction, VectorizedWork
 
+# Characters of the reason why an op has no vectorized form.
+_MAX_REASON = 200
+
 
 @attrs.frozen(eq=False)
 class Step:
@@ -181,9 +184,6 @@ def _slices(op: tf.Operation) -> bool:
         and tf.get_static_value(op.inputs[2]) == 0
         and op.get_attr("batch_dims") == 0
     )
-
-
-_MAX_REASON = 200
 
 
 def _first_reason(error: BaseException) -> str:

@@ -294,8 +294,8 @@ RECIPES = (
         build_stages=stages.mime_lite,
         without=("client_momentum",),
         check=_check_mime_lite,
-        # All local steps of a round follow the same momentum, undamped: with the 0.9 of
-        # the builder, or 0.5, most tasks learn little or nothing.
+        # All local steps of a round follow the same momentum, undamped: with 0.9 or 0.5,
+        # 30 rounds teach most tasks little or nothing.
         defaults={"base_momentum": 0.1},
     ),
     Recipe(

@@ -152,12 +152,11 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
 
 def _help(by_user: Mapping[str, Hyperparameter], algorithms: Sequence[str]) -> str:
     """Says what a setting is for each of its users."""
+    if RUN in by_user:
+        return by_user[RUN].describe()
     users: dict[str, list[str]] = {}
     for user, field in by_user.items():
         users.setdefault(field.describe(), []).append(user)
-    if RUN in by_user:
-        (text,) = users
-        return text
     return "; ".join(f"{text} [{_brief(of, algorithms)}]" for text, of in users.items())
 
 
