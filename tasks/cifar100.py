@@ -49,8 +49,8 @@ _FORMS = f"{_PACHINKO}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
 _EXAMPLES_PER_CLIENT = 100
 _GENERATED_CLASSES_PER_GROUP = 5
 
-# Of the small model. VGG-11 learns no faster in 30 rounds, which take three times as long,
-# and some algorithms hold more than 3 GB of it.
+# For the small model. In 30 rounds VGG-11 learns no more, takes three times as long, and
+# some algorithms need more than 3 GB for it.
 _SETTINGS = types.MappingProxyType(
     {
         "client_batch_size": 20,

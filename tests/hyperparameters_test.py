@@ -2,12 +2,12 @@
 
 import inspect
 import math
+import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from tff_algos.hyperparameters import (
     checked,
     declared,
     hparam,
+    instance,
     record,
 )
 
@@ -174,24 +175,21 @@ def test_a_signature_shows_the_range_and_the_symbol():
     assert repr(hparam()) == "hparam()"
 
 
-def test_a_function_of_keras_is_no_optimizer_of_tff():
-    optimizer = tff.learning.optimizers.build_sgdm(0.1)
+_Path = Annotated[pathlib.PurePath, instance("a path")]
 
-    @checked
-    def build(
-        client_optimizer_fn: tff.learning.optimizers.Optimizer,
-        server_optimizer_fn: tff.learning.optimizers.Optimizer | None = None,
-        metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
-    ) -> tff.learning.ClientWeighting:
-        return client_optimizer_fn, server_optimizer_fn
 
-    assert build(optimizer) == (optimizer, None)
-    assert build(optimizer, server_optimizer_fn=None) == (optimizer, None)
-    # A protocol, of which anything callable may be an instance.
-    assert build(optimizer, metrics_aggregator=None) == (optimizer, None)
-    assert build(optimizer, metrics_aggregator=len) == (optimizer, None)
-    for arguments, name in (((lambda: 0,), "client"), ((optimizer, "sgd"), "server")):
-        with pytest.raises(
-            HyperparameterError, match=f"{name}_optimizer_fn=.*expected TFF's Optimizer"
-        ):
-            build(*arguments)
+@checked
+def move(source: _Path, target: _Path | None = None, name: str = ""):
+    return source, target, name
+
+
+def test_a_marked_argument_must_be_an_instance_of_its_class():
+    path = pathlib.PurePath("a")
+    assert move(path) == move(path, None) == (path, None, "")
+    assert move(path, name=3) == (path, None, 3)
+    with pytest.raises(HyperparameterError, match="^source='a' .*: expected a path.$"):
+        move("a")
+    with pytest.raises(HyperparameterError, match="^source=None .* expected a path"):
+        move(None)
+    with pytest.raises(HyperparameterError, match="^target=1 is not valid: expected a"):
+        move(path, 1)

@@ -25,7 +25,10 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 def _tables() -> str:
     declared = plugins.declare(plugins.own())
-    builders = {recipe.name: recipe.build.__name__ for recipe in catalog.RECIPES}
+    builders = {
+        recipe.name: " of ".join(f.__name__ for f in (*recipe.also, recipe.build))
+        for recipe in catalog.RECIPES
+    }
     return report.markdown_tables(
         declared.algorithms.values(), declared.all_tasks, builders
     )

@@ -39,6 +39,7 @@ NONE = "none"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Mark = TypeVar("_Mark")
 _Check = Callable[[Any], object]
 
 
@@ -135,6 +136,19 @@ class hparam:
         bounded = self.interval != Interval()
         notes = [repr(self.symbol)] * bool(self.symbol) + [str(self.interval)] * bounded
         return f"hparam({', '.join(notes)})"
+
+
+@attrs.frozen
+class instance:
+    """Marks an annotated argument of which values must be instances of the class.
+
+    For classes of which others would fail deep inside of TFF, or be ignored.
+
+    Attributes:
+      expected: What is expected, for errors.
+    """
+
+    expected: str
 
 
 @attrs.frozen(kw_only=True)
@@ -281,19 +295,19 @@ def declared(target: Callable[..., Any]) -> Mapping[str, Hyperparameter]:
     found = {
         name: _read(name, annotation, default)
         for name, annotation, default in arguments
-        if _marker(annotation) is not None
+        if _mark(annotation, hparam) is not None
     }
     return types.MappingProxyType(found)
 
 
-def _marker(annotation: Any) -> hparam | None:
+def _mark(annotation: Any, kind: type[_Mark]) -> _Mark | None:
     if typing.get_origin(annotation) is not Annotated:
         return None
-    return next((m for m in annotation.__metadata__ if isinstance(m, hparam)), None)
+    return next((m for m in annotation.__metadata__ if isinstance(m, kind)), None)
 
 
 def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
-    marker = _marker(annotation)
+    marker = _mark(annotation, hparam)
     kind = typing.get_args(annotation)[0]
     is_optional = False
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
@@ -321,15 +335,14 @@ def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Checks the hyperparameters that a function declares whenever it is called.
 
-    TFF's optimizers and client weightings must be such: others would fail deep inside,
-    and a word for a weighting would be ignored.
+    Checks also the arguments marked by `instance`.
 
     Raises:
       HyperparameterError: If one is invalid.
     """
     signature = inspect.signature(function)
     declarations = declared(function)
-    classes = _classes_of_tff(function)
+    instances = _instances(function)
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -340,35 +353,29 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for name in bound.arguments.keys() & declarations.keys():
             value = bound.arguments[name]
             bound.arguments[name] = declarations[name].checked(value)
-        for name in bound.arguments.keys() & classes.keys():
-            value = bound.arguments[name]
-            if not isinstance(value, classes[name]):
-                names = (c.__name__ for c in classes[name] if c is not types.NoneType)
-                raise HyperparameterError(name, value, f"TFF's {' or '.join(names)}")
+        for name in bound.arguments.keys() & instances.keys():
+            value, (classes, mark) = bound.arguments[name], instances[name]
+            if not isinstance(value, classes):
+                raise HyperparameterError(name, value, mark.expected)
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _classes_of_tff(function: Callable[..., Any]) -> Mapping[str, tuple[type, ...]]:
-    """Returns the classes of the arguments that are TFF's optimizers or weightings.
-
-    What uses arguments of other classes says more when it refuses them.
-    """
+def _instances(
+    function: Callable[..., Any],
+) -> Mapping[str, tuple[tuple[type, ...], instance]]:
+    """Returns the classes of the arguments marked by `instance`, and the marks."""
     found = {}
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
         members = typing.get_args(hint) if is_union else (hint,)
-        if all(map(_is_checked, members)):
-            found[name] = members
+        for member in members:
+            mark = _mark(member, instance)
+            if mark is not None:
+                optional = (types.NoneType,) * (types.NoneType in members)
+                found[name] = ((typing.get_args(member)[0], *optional), mark)
     return found
-
-
-def _is_checked(hint: Any) -> bool:
-    # By name: to import TFF takes seconds, and the command line needs this module.
-    is_tffs = getattr(hint, "__module__", "").startswith("tensorflow_federated.")
-    of_name = getattr(hint, "__name__", "") in ("Optimizer", "ClientWeighting")
-    return hint is types.NoneType or (is_tffs and of_name)
 
 
 def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
@@ -376,7 +383,7 @@ def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attrib
     del cls
 
     def evolved(field: attrs.Attribute) -> attrs.Attribute:
-        if _marker(field.type) is None:
+        if _mark(field.type, hparam) is None:
             return field
         return field.evolve(converter=_read(field.name, field.type, None).checked)
 

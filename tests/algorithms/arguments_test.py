@@ -350,3 +350,19 @@ def test_an_unweighted_aggregator_is_refused_with_a_tip(builder):
             linear(),
             model_aggregator=tff.aggregators.UnweightedMeanFactory(),
         )
+
+
+@pytest.mark.parametrize("argument", ["client_optimizer_fn", "server_optimizer_fn"])
+def test_a_function_is_no_optimizer(argument):
+    arguments = {"client_optimizer_fn": SGD(0.1), argument: lambda: SGD(0.1)}
+    with pytest.raises(
+        HyperparameterError, match=f"^{argument}=<.*expected an optimizer of TFF, such"
+    ):
+        tff_algos.build_fed_avg(functional(), **arguments)
+
+
+def test_a_word_is_no_client_weighting():
+    with pytest.raises(
+        HyperparameterError, match="^client_weighting='uniform' .*member"
+    ):
+        tff_algos.build_fed_avg(functional(), SGD(0.1), client_weighting="uniform")

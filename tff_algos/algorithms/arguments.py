@@ -4,17 +4,22 @@ from typing import Annotated
 
 import tensorflow_federated as tff
 
-from tff_algos.hyperparameters import hparam
+from tff_algos.hyperparameters import hparam, instance
 
-ClientWeighting = tff.learning.ClientWeighting
+ClientWeighting = Annotated[
+    tff.learning.ClientWeighting, instance("a member of tff.learning.ClientWeighting")
+]
 Distributor = tff.learning.templates.DistributionProcess
 LearningProcess = tff.learning.templates.LearningProcess
 MetricsAggregator = tff.learning.metrics.MetricsAggregatorType
-Optimizer = tff.learning.optimizers.Optimizer
+Optimizer = Annotated[
+    tff.learning.optimizers.Optimizer,
+    instance("an optimizer of TFF, such as tff.learning.optimizers.build_sgdm(0.1)"),
+]
 WeightedAggregator = tff.aggregators.WeightedAggregationFactory
 
-BY_NUM_EXAMPLES = ClientWeighting.NUM_EXAMPLES
-UNIFORM = ClientWeighting.UNIFORM
+BY_NUM_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
+UNIFORM = tff.learning.ClientWeighting.UNIFORM
 
 # Hyperparameters of many builders; each builder describes its own.
 ClientLearningRate = Annotated[float, hparam(above=0, symbol="eta")]

@@ -289,7 +289,7 @@ class BatchedPass:
         """Returns the batches of each dataset that a client's work reduces.
 
         Raises:
-          ClientError: If they cannot be read; they may not be there a second time.
+          ClientError: If reading fails; not `OpError`, after which a pass would read again.
         """
         try:
             return self._read_all(inputs, position)
@@ -310,7 +310,7 @@ class BatchedPass:
                 port = self._work.fragment.inputs[source]
                 value = inputs.clients[port][position]
                 result.append(self._cache.read(value, specs))
-                # What is cached yields the same every time.
+                # Cached datasets yield the same elements every time.
                 if self._cache.get(value) is None and client_batches.may_be_spent(
                     value
                 ):

@@ -152,7 +152,7 @@ def map_clients(
             outputs = tf.vectorized_map(
                 one, (tf.range(num_clients), *own), fallback_to_while_loop=False
             )
-    # Where an op has no vectorized form, pfor raises what its converters happen to.
+    # pfor raises whatever its converters happen to for an op without a vectorized form.
     except Exception as error:
         raise vectorization.NotVectorizableError(_first_reason(error)) from error
     _skip_gathers(own)

@@ -55,7 +55,7 @@ _REPEATABLE = frozenset(
 )
 
 
-# Which TensorFlow does not call stateful, though files may change.
+# Not stateful to TensorFlow, although files may change.
 _OF_FILES = frozenset(["ReadFile", "MatchingFiles"])
 _OF_PYTHON = frozenset(["EagerPyFunc", "PyFunc", "PyFuncStateless"])
 
@@ -199,9 +199,9 @@ def _calls(
 
 
 def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
-    """Returns whether a dataset runs Python, which may yield its elements only once.
+    """Returns whether a dataset runs Python code, which may yield its elements only once.
 
-    A variant tells nothing of its dataset, and is taken for one that does not.
+    A variant does not tell; the answer is then no.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return False
@@ -211,7 +211,7 @@ def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
 
 
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the batches that were read of a dataset as another one."""
+    """Returns a dataset of the batches that were read from `dataset`."""
     elements = [
         tf.data.Dataset.from_tensors(
             tf.nest.pack_sequence_as(dataset.element_spec, batch)

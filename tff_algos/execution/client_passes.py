@@ -64,8 +64,8 @@ class PassInputs:
       zeros: A tensor for each tensor of the aggregates' accumulators.
       num_clients: The number of clients.
       max_kept_bytes: Memory limit for kept values; the excess is written to a file.
-      read_once: What was read of datasets that may yield nothing a second time, by input
-        and client.
+      read_once: The batches of datasets that may not be readable a second time, by input
+        and client; filled in by a vectorized pass.
     """
 
     server: dict[Port, tf.Tensor]
@@ -76,7 +76,7 @@ class PassInputs:
     read_once: dict[tuple[Port, int], ClientBatches] = attrs.field(factory=dict)
 
     def to_read_again(self) -> "PassInputs":
-        """Returns the same inputs, all of which can be read."""
+        """Returns the same inputs, with what was read in place of spent datasets."""
         clients = {port: list(values) for port, values in self.clients.items()}
         for (port, position), read in self.read_once.items():
             dataset = clients[port][position]

@@ -103,7 +103,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._programs = _ProgramCache(self._compile)
         self._process = os.getpid()
 
-    # A call within a `tf.function` would have AutoGraph convert this package first.
+    # Within a `tf.function`, AutoGraph would convert all of this package first.
     @tf.autograph.experimental.do_not_convert
     def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs a computation.

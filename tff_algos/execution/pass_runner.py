@@ -154,7 +154,7 @@ class PassRunner:
                     obstacle = messages.one_line(error)
                     logging.info("Clients run again one by one: %s", obstacle)
                     result = self._streaming.run(inputs.to_read_again(), workers)
-                    # It was not a client's fault, so it would fail again.
+                    # No client is at fault, so the vectorized work would fail every time.
                     self._give_up_vectorizing(obstacle, batched)
                     return result, obstacle, 0
         return self._streaming.run(inputs, workers), obstacle, 0

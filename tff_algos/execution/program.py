@@ -174,7 +174,7 @@ class _Step:
         try:
             outputs = self._stage()(*[values.get(port) for port in fragment.inputs])
         except tf.errors.OpError as error:
-            # Of the same class, without where the op is in the graph.
+            # The same class of error, without the op's place in the graph.
             raise type(error)(error.node_def, error.op, cause(error)) from error
         for port, value in zip(fragment.outputs, outputs, strict=True):
             values.set(port, value)

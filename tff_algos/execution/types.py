@@ -123,10 +123,10 @@ def _embed_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
 
 
 def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
-    """Returns a list as an array of a tensor's dtype, if that loses nothing of it.
+    """Returns a list as an array of a tensor's dtype.
 
     Raises:
-      TypeError: If it does, or if the values are not of that kind.
+      TypeError: If the dtype cannot hold the values; rounding of floats is allowed.
     """
     dtype = np.dtype(type_spec.dtype.type)
     try:
@@ -135,7 +135,7 @@ def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
             return np.asarray(values, dtype)
         with np.errstate(over="ignore"):
             found = given.astype(dtype, casting="same_kind")
-    except (ValueError, TypeError) as error:  # Of several shapes, or of another kind.
+    except (ValueError, TypeError) as error:  # Ragged, or of another kind.
         raise _unexpected(values, type_spec) from error
     kept = found == given if dtype.kind in "iu" else np.isinf(found) == np.isinf(given)
     if not np.all(kept):

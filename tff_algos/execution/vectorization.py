@@ -132,7 +132,7 @@ def _inline(function: tf.types.experimental.ConcreteFunction, name: str) -> Leaf
         function, lower_control_flow=False, aggressive_inlining=True
     )
     outputs = assertions.assert_before(graph_def, function.outputs)
-    # What an op was to be placed with may have been inlined under another name.
+    # Inlining may have renamed the ops that these attributes colocate with.
     for node in graph_def.node:
         node.attr.pop("_class", None)
     graph_rewrites.prefix_functions(graph_def)

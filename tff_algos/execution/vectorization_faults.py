@@ -1,6 +1,7 @@
-"""What `tf.vectorized_map` computes wrongly, without an error.
+"""Ops that `tf.vectorized_map` gets wrong without raising an error.
 
-Found by comparing some 460 ops of TensorFlow 2.21, vectorized and client by client.
+Found by running some 460 ops of TensorFlow 2.21 vectorized and client by client, and
+comparing.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,9 +10,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tff_algos.execution import graph_contents
 
-# It pads with zeros whatever the value, counts negative axes of a roll from the clients'
-# axis, formats the values of all clients at once, fills parsed examples up to the longest
-# of all clients', and gathers a list's elements without that axis.
+# It pads with zeros whatever the value; shifts a roll along a negative axis along another
+# one; formats the values of all clients into one string; pads parsed examples to the
+# longest client's; and drops the clients' axis of elements gathered from a TensorList.
 _OPS = frozenset(
     [
         "PadV2",
@@ -23,8 +24,8 @@ _OPS = frozenset(
         "TensorListGather",
     ]
 )
-# It numbers the segments of all clients one after the other, so that a segment beyond a
-# client's last one would be the next client's. A gather has checked its indices.
+# It numbers the segments of all clients consecutively, so a client's id that is out of
+# range is the next client's. Ids that a gather has used as indices are known to be valid.
 _SEGMENTS = frozenset(
     f"UnsortedSegment{kind}" for kind in ("Max", "Min", "Prod", "Sum")
 )
@@ -33,7 +34,7 @@ _SAME_VALUES = frozenset(["Cast", "ExpandDims", "Identity", "Reshape"])
 
 
 def find(nodes: Collection[NodeDef]) -> str:
-    """Returns what of a graph or function would be wrong, or nothing."""
+    """Returns which op of a graph or function would be wrong, or an empty string."""
     by_name = {node.name: node for node in nodes}
     read = {tensor for node in nodes for tensor in node.input}
     gathered = {_source(by_name, n.input[1]) for n in nodes if n.op in _GATHERS}
@@ -48,7 +49,7 @@ def find(nodes: Collection[NodeDef]) -> str:
 
 
 def _source(nodes: Mapping[str, NodeDef], tensor: str) -> str:
-    """Returns the node that computed a tensor's values, by whatever shape."""
+    """Returns the node that computed a tensor's values, before it was reshaped or cast."""
     name = graph_contents.node_name(tensor)
     while name in nodes and nodes[name].op in _SAME_VALUES:
         name = graph_contents.node_name(nodes[name].input[0])
@@ -56,9 +57,9 @@ def _source(nodes: Mapping[str, NodeDef], tensor: str) -> str:
 
 
 def _reads_given_statistics(node: NodeDef, read: Collection[str]) -> bool:
-    """Returns whether the statistics of batch normalization in inference are read.
+    """Returns whether a node is batch normalization in inference whose statistics are read.
 
-    `tf.vectorized_map` returns zeros for them.
+    `tf.vectorized_map` returns zeros for these.
 
     Args:
       node: Any node.

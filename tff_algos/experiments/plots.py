@@ -33,6 +33,7 @@ _CURVES = types.MappingProxyType(
     }
 )
 _ALWAYS = ("train/{}", "eval/{}")
+_MOST_MARKERS = 60  # of a curve: more of them hide it
 # Values that span as much are shown on a logarithmic axis.
 _DECADES = 100.0
 _PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
@@ -100,7 +101,8 @@ def learning_curves(
             shown += values
             # An isolated point needs a marker to be visible.
             alone = len(rounds) == 1 or not np.all(np.isfinite(values))
-            marker = "o" if not column.startswith("train") or alone else None
+            apart = not column.startswith("train") and len(rounds) <= _MOST_MARKERS
+            marker = "o" if apart or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
         _show_rounds(axis)
         axis.set_ylabel(metric)

@@ -219,7 +219,7 @@ def markdown_tables(
       builders: The name of each algorithm's builder, by its `--algo` name.
     """
     lines = [
-        "| `--algo` | algorithm | what it does | `tff_algos.` | source |",
+        "| `--algo` | algorithm | what it does | builder | source |",
         "|---|---|---|---|---|",
     ]
     lines += [
