@@ -7,6 +7,7 @@ without the others, and a smaller last batch is a separate step.
 """
 
 import collections
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -135,7 +136,7 @@ class BatchedPass:
             lambda folded: chunk_functions.build_accumulate(folded, devices[0]),
         )
 
-    @property
+    @functools.cached_property
     def client_bytes(self) -> int:
         """Memory of one client's state or of its inputs and outputs, if that is more.
 

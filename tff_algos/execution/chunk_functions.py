@@ -246,7 +246,9 @@ class _ReduceFunctions:
         """Runs all steps; returns the last state of every client."""
         prepared = self._prepare(num_clients, tensors)
         states, own = prepared[: self._num_states], prepared[self._num_states :]
-        common = self._share(*itertools.compress(tensors, self._share_present))
+        common = []
+        if any(self._shared):
+            common = self._share(*itertools.compress(tensors, self._share_present))
         remaining_own, remaining_common = iter(own), iter(common)
         others = [
             next(remaining_common) if shared else next(remaining_own)

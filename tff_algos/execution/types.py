@@ -211,7 +211,11 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
 
 def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
     """Yields the elements of a struct with their types, checking their names."""
-    elements = structure.to_elements(structure.from_container(value))
+    # Of empty tuples, states have many, and TFF first asks whether these have names.
+    if type(value) in (list, tuple):
+        elements = [(None, element) for element in value]
+    else:
+        elements = structure.to_elements(structure.from_container(value))
     expected = structure.to_elements(type_spec)
     if len(elements) != len(expected):
         raise TypeError(
