@@ -12,11 +12,12 @@ sampled decides what it says:
   norm at most C by up to 2 C, so the accountant sees half of the noise multiplier.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-import attrs
 import dp_accounting
 from dp_accounting import rdp
+
+from tff_algos.hyperparameters import HyperparameterError, Interval, hparam, record
 
 Sampling = Literal["fixed", "poisson"]
 
@@ -24,40 +25,32 @@ Sampling = Literal["fixed", "poisson"]
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e4
 
 
-@attrs.frozen(kw_only=True)
+@record
 class NoisyRounds:
     """Rounds whose sum of clipped updates gets Gaussian noise.
 
     Attributes:
-      noise_multiplier: Standard deviation of the noise over the clipping norm, > 0; with
+      noise_multiplier: Standard deviation of the noise over the clipping norm; with
         adaptive clipping, of both of its mechanisms together.
-      num_clients: N, all clients, >= 1.
-      clients_per_round: S; with "poisson", the expected number. At most N.
+      num_clients: All clients.
+      clients_per_round: With "poisson", the expected number. At most N.
       sampling: How a round's clients are sampled.
 
     Raises:
-      ValueError: If an attribute is out of range.
+      HyperparameterError: If an attribute is invalid.
     """
 
-    noise_multiplier: float
-    num_clients: int
-    clients_per_round: int
-    sampling: Sampling = "fixed"
+    noise_multiplier: Annotated[float, hparam(above=0, symbol="z")]
+    num_clients: Annotated[int, hparam(low=1, symbol="N")]
+    clients_per_round: Annotated[int, hparam(low=1, symbol="S")]
+    sampling: Annotated[Sampling, hparam()] = "fixed"
 
     def __attrs_post_init__(self):
-        if not self.noise_multiplier > 0:
-            raise ValueError(
-                f"Expected noise_multiplier > 0, found {self.noise_multiplier}."
-            )
-        if not 1 <= self.clients_per_round <= self.num_clients:
-            raise ValueError(
-                f"Expected clients_per_round in [1, {self.num_clients}], found "
-                f"{self.clients_per_round}."
-            )
-        if self.sampling not in get_args(Sampling):
-            raise ValueError(
-                f"Expected sampling out of {get_args(Sampling)}, found "
-                f"{self.sampling!r}."
+        if self.clients_per_round > self.num_clients:
+            raise HyperparameterError(
+                "clients_per_round",
+                self.clients_per_round,
+                f"an integer {Interval(1, self.num_clients)}",
             )
 
     def epsilon(self, num_rounds: int, delta: float) -> float:

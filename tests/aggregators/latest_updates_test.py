@@ -182,12 +182,16 @@ def test_a_number_that_no_client_has_is_refused(number):
 @pytest.mark.parametrize(
     ("num_clients", "kwargs", "message"),
     [
-        (0, {}, "num_clients of at least 1, found 0"),
-        (2.0, {}, "num_clients of at least 1, found 2.0"),
-        (2, {"decay": 0.0}, r"decay in \(0, 1\], found 0.0"),
-        (2, {"decay": np.nan}, r"decay in \(0, 1\], found nan"),
-        (2, {"mean_over": "some"}, "mean_over out of .*'all', 'seen'.*found 'some'"),
-        (2, {"memory_dtype": "int8"}, "memory_dtype out of .*'bfloat16'.*found 'int8'"),
+        (0, {}, "num_clients=0 .*: expected an integer >= 1"),
+        (2.0, {}, "num_clients=2.0 .*: expected an integer >= 1"),
+        (2, {"decay": 0.0}, r"decay=0.0 .*: expected a number in \(0, 1\]"),
+        (2, {"decay": np.nan}, r"decay=nan .*: expected a number in \(0, 1\]"),
+        (2, {"mean_over": "some"}, "mean_over='some' .*: expected one of all, seen"),
+        (
+            2,
+            {"memory_dtype": "int8"},
+            "memory_dtype='int8' .*: expected one of bfloat16",
+        ),
     ],
 )
 def test_bad_arguments_are_named(num_clients, kwargs, message):

@@ -171,3 +171,11 @@ def test_statistics_of_batch_normalization_weigh_by_the_examples_told():
     found = process.get_model_weights(output.state).non_trainable
     for tensor, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_values_of_other_parts_are_refused():
+    factory = tff_algos.aggregators.StatisticsFactory()
+    of_two = tff.to_type([("update", np.float32), ("num_examples", np.float32)])
+    for value_type in (tff.TensorType(np.float32), of_two):
+        with pytest.raises(TypeError, match="value_type <update=..., statistics=...,"):
+            factory.create(value_type, tff.TensorType(np.float32))

@@ -304,12 +304,18 @@ def test_it_is_wrapped_by_tffs_factories_and_wraps_them():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"epsilon": -0.1}, "epsilon of at least 0, found -0.1"),
-        ({"epsilon": np.nan}, "epsilon of at least 0, found nan"),
-        ({"num_blocks": 0}, "num_blocks of at least 1, found 0"),
-        ({"cap": 0.0}, r"cap in \(0, 1\] or None, found 0.0"),
-        ({"zero_update_policy": "drop"}, "'exclude', 'keep'.*found 'drop'"),
-        ({"median_norm_lr": True}, "normalize=True with median_norm_lr=True"),
+        ({"epsilon": -0.1}, "epsilon=-0.1 .*: expected a number >= 0"),
+        ({"epsilon": np.nan}, "epsilon=nan .*: expected a number >= 0"),
+        ({"num_blocks": 0}, "num_blocks=0 .*: expected an integer >= 1"),
+        ({"cap": 0.0}, r"cap=0.0 .*: expected a number in \(0, 1\]"),
+        (
+            {"zero_update_policy": "drop"},
+            "zero_update_policy='drop' .*: expected one of exclude, keep",
+        ),
+        (
+            {"median_norm_lr": True},
+            "median_norm_lr=True cannot be used without normalize",
+        ),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

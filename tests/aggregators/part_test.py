@@ -83,6 +83,9 @@ def test_its_type_is_that_of_the_values():
 
 
 def test_bad_arguments_are_refused():
+    for is_sent in ("abc", [0, 1, 1], None):
+        with pytest.raises(ValueError, match="is_sent=.*: expected True or False"):
+            aggregators.PartFactory(is_sent)
     with pytest.raises(ValueError, match="is_sent for 3 tensors, found 2"):
         aggregators.PartFactory([True, False]).create(VALUE, WEIGHT)
     with pytest.raises(TypeError, match=r"inner to be a tff\.aggregators\.Weighted"):

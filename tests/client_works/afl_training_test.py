@@ -37,7 +37,7 @@ def test_equal_losses_change_nothing():
     ("name", "value"), [("afl_mode", "step"), ("afl_loss", "clients")]
 )
 def test_unknown_words_are_named(name, value):
-    with pytest.raises(ValueError, match=f"{name} out of .*, found '{value}'"):
+    with pytest.raises(ValueError, match=f"{name}='{value}' .*: expected one of"):
         afl_training.build_agnostic_training_client_work(
             MODEL,
             tff.learning.optimizers.build_sgdm(0.1),

@@ -256,9 +256,18 @@ def test_a_model_that_draws_anew_at_every_look_is_refused():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: client_works.epochs_then_all(0), "num_epochs >= 1, found 0"),
-        (lambda: client_works.steps_then_query(-1), "num_steps >= 0, found -1"),
-        (lambda: client_works.steps_then_query(1, "some"), "'held_out'.*found 'some'"),
+        (
+            lambda: client_works.epochs_then_all(0),
+            "num_epochs=0 .*: expected an integer >= 1",
+        ),
+        (
+            lambda: client_works.steps_then_query(-1),
+            "num_steps=-1 .*: expected an integer >= 0",
+        ),
+        (
+            lambda: client_works.steps_then_query(1, "some"),
+            "query='some' .*: expected one of .*held_out",
+        ),
         (
             lambda: client_works.build_meta_gradient_client_work(
                 _parabola(),
@@ -266,7 +275,7 @@ def test_a_model_that_draws_anew_at_every_look_is_refused():
                 client_works.epochs_then_all(2),
                 eval_reduction="max",
             ),
-            "'mean', 'sum'.*found 'max'",
+            "eval_reduction='max' .*: expected one of mean, sum",
         ),
     ],
 )

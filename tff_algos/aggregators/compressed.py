@@ -16,18 +16,24 @@ They take the place of the sum in a mean, in TFF's code or this package's:
 import collections
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_model_optimization.python.core.internal import tensor_encoding
 
 from tff_algos.aggregators.exclude_non_finite import check_floating_point
+from tff_algos.hyperparameters import checked, hparam
 
 _LEAST_SIZE = 1000
 
 
+@checked
 def build_quantized_sum(
-    bits: int = 8, *, rotate: bool = False, least_size: int = _LEAST_SIZE
+    bits: Annotated[int, hparam(low=1, high=16)] = 8,
+    *,
+    rotate: Annotated[bool, hparam()] = False,
+    least_size: Annotated[int, hparam(low=0)] = _LEAST_SIZE,
 ) -> tff.aggregators.EncodedSumFactory:
     """Builds a sum of values that clients round to `bits` bits per number.
 
@@ -42,7 +48,7 @@ def build_quantized_sum(
     of two.
 
     Args:
-      bits: Bits per number, 1 to 16.
+      bits: Bits per number.
       rotate: Whether to rotate tensors.
       least_size: Tensors of fewer numbers are sent as they are.
 
@@ -50,10 +56,8 @@ def build_quantized_sum(
       TFF's factory, with its encoders for uniform or for rotated quantization.
 
     Raises:
-      ValueError: If `bits` is out of range.
+      HyperparameterError: If an argument is invalid.
     """
-    if type(bits) is not int or not 1 <= bits <= 16:
-        raise ValueError(f"Expected bits to be an integer in [1, 16], found {bits}.")
     encoders = tensor_encoding.encoders
     quantization = (
         encoders.hadamard_quantization if rotate else encoders.uniform_quantization
@@ -76,17 +80,16 @@ class TopKSumFactory(tff.aggregators.UnweightedAggregationFactory):
     1704.05021, without its residuals.
     """
 
-    def __init__(self, share: float = 0.01) -> None:
+    @checked
+    def __init__(self, share: Annotated[float, hparam(above=0, high=1)] = 0.01) -> None:
         """Initializes the factory.
 
         Args:
-          share: The share of numbers that are sent, in (0, 1].
+          share: The share of numbers that are sent.
 
         Raises:
-          ValueError: If `share` is out of range.
+          HyperparameterError: If `share` is invalid.
         """
-        if not 0 < share <= 1:
-            raise ValueError(f"Expected share in (0, 1], found {share}.")
         self._share = share
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:

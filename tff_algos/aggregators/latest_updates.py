@@ -5,7 +5,7 @@ Unavailability", 2021, arXiv 2106.04159 (MIFA).
 """
 
 import collections
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.gather import build_gather_computation
+from tff_algos.hyperparameters import checked, hparam
 
 MeanOver = Literal["all", "seen"]
 MemoryDtype = Literal["bfloat16", "float32", "float64"]
@@ -49,46 +50,33 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
     aggregation and with privacy mechanisms that require sums. It holds N * d numbers.
     """
 
+    @checked
     def __init__(
         self,
-        num_clients: int,
+        num_clients: Annotated[int, hparam(low=1, symbol="N")],
         *,
-        mean_over: MeanOver = "all",
-        wait_for_all: bool = False,
-        decay: float = 1.0,
-        memory_dtype: MemoryDtype | None = None,
+        mean_over: Annotated[MeanOver, hparam()] = "all",
+        wait_for_all: Annotated[bool, hparam()] = False,
+        decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
+        memory_dtype: Annotated[MemoryDtype | None, hparam()] = None,
     ) -> None:
         """Initializes the factory.
 
         Args:
-          num_clients: N, the number of all clients, >= 1.
+          num_clients: The number of all clients.
           mean_over: The mean's denominator: "all" N clients, or those "seen" so far.
           wait_for_all: Whether the mean is zero until every client has sent an update.
-          decay: Factor on the remembered updates after every round, in (0, 1]; the
-            client learning rate's decay makes old updates shrink like new ones.
+          decay: Factor on the remembered updates after every round; the client learning
+            rate's decay makes old updates shrink like new ones.
           memory_dtype: The dtype of the rows; None for the updates' dtype.
 
         Raises:
-          ValueError: If an argument is out of range.
+          HyperparameterError: If an argument is invalid.
         """
-        if type(num_clients) is not int or num_clients < 1:
-            raise ValueError(
-                f"Expected num_clients of at least 1, found {num_clients}."
-            )
-        if not 0 < decay <= 1:
-            raise ValueError(f"Expected decay in (0, 1], found {decay}.")
-        for name, value, kind in (
-            ("mean_over", mean_over, MeanOver),
-            ("memory_dtype", memory_dtype or "float32", MemoryDtype),
-        ):
-            if value not in get_args(kind):
-                raise ValueError(
-                    f"Expected {name} out of {get_args(kind)}, found {value!r}."
-                )
         self._num_clients = num_clients
         self._mean_over = mean_over
         self._wait_for_all = wait_for_all
-        self._decay = float(decay)
+        self._decay = decay
         self._row_dtype = None if memory_dtype is None else tf.as_dtype(memory_dtype)
 
     def create(

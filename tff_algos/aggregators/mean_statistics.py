@@ -34,7 +34,11 @@ class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
 
         Its result is `<update=the inner process's, statistics=their mean>`. Its state
         and measurements are the inner process's.
+
+        Raises:
+          TypeError: If `value_type` is anything else.
         """
+        _check_type(value_type)
         inner = self._inner.create(value_type.update, weight_type)
         mean = tff.aggregators.MeanFactory().create(
             value_type.statistics, value_type.num_examples
@@ -64,3 +68,13 @@ class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _check_type(value_type: tff.Type) -> None:
+    names = ["update", "statistics", "num_examples"]
+    is_struct = isinstance(value_type, tff.StructType)
+    if not is_struct or tff.structure.name_list(value_type) != names:
+        raise TypeError(
+            f"Expected value_type <{', '.join(f'{n}=...' for n in names)}>, found "
+            f"{value_type}."
+        )

@@ -6,7 +6,7 @@ Desideri, 2012.
 """
 
 import collections
-from typing import get_args
+from typing import Annotated
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,11 @@ from tff_algos.aggregators.min_norm_rule import (
     combine_rows,
     combine_some_rows,
     quick_gram_matrix,
+)
+from tff_algos.hyperparameters import (
+    UnusableHyperparameterError,
+    checked,
+    hparam,
 )
 
 _named = collections.OrderedDict
@@ -63,26 +68,27 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
         )
     """
 
+    @checked
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: Annotated[float, hparam(low=0, symbol="epsilon")] = 1.0,
         *,
-        normalize: bool = False,
-        median_norm_lr: bool = False,
-        cap: float | None = None,
-        zero_update_policy: ZeroUpdatePolicy = "exclude",
-        num_blocks: int = 1,
+        normalize: Annotated[bool, hparam()] = False,
+        median_norm_lr: Annotated[bool, hparam()] = False,
+        cap: Annotated[float | None, hparam(above=0, high=1)] = None,
+        zero_update_policy: Annotated[ZeroUpdatePolicy, hparam()] = "exclude",
+        num_blocks: Annotated[int, hparam(low=1)] = 1,
     ) -> None:
         """Initializes the factory.
 
         Args:
-          epsilon: Half the width of the box around lambda_0, >= 0; 1 for no box.
+          epsilon: Half the width of the box around lambda_0; 1 for no box.
           normalize: Whether updates are divided by their norms.
           median_norm_lr: Whether the combination of directions is multiplied by the
             median update norm of the participating clients; only with `normalize`.
-          cap: The largest weight, in (0, 1]; None for no cap. A lambda_0 that exceeds
-            it is replaced by the nearest weights that do not. If `cap` is less than an
-            equal share, weights are equal.
+          cap: The largest weight; None for no cap. A lambda_0 that exceeds it is
+            replaced by the nearest weights that do not. If `cap` is less than an equal
+            share, weights are equal.
           zero_update_policy: How to treat a numerically zero update (its norm is at
             most 1e-12 of the largest): "exclude" drops the client, "keep" retains it,
             so that the result is zero if the box allows.
@@ -92,27 +98,18 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
             the clients' updates between turns.
 
         Raises:
-          ValueError: If an argument is out of range.
+          HyperparameterError: If an argument is invalid.
         """
-        if not 0 <= epsilon < float("inf"):
-            raise ValueError(f"Expected epsilon of at least 0, found {epsilon}.")
         if median_norm_lr and not normalize:
-            raise ValueError("Expected normalize=True with median_norm_lr=True.")
-        if cap is not None and not 0 < cap <= 1:
-            raise ValueError(f"Expected cap in (0, 1] or None, found {cap}.")
-        if zero_update_policy not in get_args(ZeroUpdatePolicy):
-            raise ValueError(
-                f"Expected zero_update_policy out of {get_args(ZeroUpdatePolicy)}, found "
-                f"{zero_update_policy!r}."
+            raise UnusableHyperparameterError(
+                "median_norm_lr", median_norm_lr, "without normalize"
             )
-        if type(num_blocks) is not int or num_blocks < 1:
-            raise ValueError(f"Expected num_blocks of at least 1, found {num_blocks}.")
         self._num_blocks = num_blocks
         self._rule = MinNormRule(
-            epsilon=float(epsilon),
-            normalize=bool(normalize),
-            median_norm_lr=bool(median_norm_lr),
-            cap=None if cap is None else float(cap),
+            epsilon=epsilon,
+            normalize=normalize,
+            median_norm_lr=median_norm_lr,
+            cap=cap,
             zero_update_policy=zero_update_policy,
         )
 

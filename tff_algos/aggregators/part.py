@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
+from tff_algos.hyperparameters import HyperparameterError
 
 
 class PartFactory(tff.aggregators.WeightedAggregationFactory):
@@ -26,9 +28,10 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
           inner: Aggregates a tuple of these tensors.
 
         Raises:
+          HyperparameterError: If `is_sent` is not a list of booleans.
           TypeError: If `inner` is not a weighted aggregation factory.
         """
-        self._is_sent = tuple(is_sent)
+        self._is_sent = _as_booleans(is_sent)
         self._inner = weighted_or_mean(inner)
 
     def create(
@@ -83,6 +86,14 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+def _as_booleans(is_sent: Sequence[bool]) -> tuple[bool, ...]:
+    is_list = isinstance(is_sent, Sequence | np.ndarray)
+    if not is_list or not all(isinstance(each, bool | np.bool_) for each in is_sent):
+        expected = "True or False for each tensor"
+        raise HyperparameterError("is_sent", is_sent, expected)
+    return tuple(map(bool, is_sent))
 
 
 def _zeros(

@@ -5,13 +5,14 @@ arXiv 1905.10497.
 """
 
 import collections
-import math
+from typing import Annotated
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.normalized_mean import squared_norm
+from tff_algos.hyperparameters import checked, hparam
 
 # The authors' floor, needed for q < 1: the sums contain negative powers of the loss.
 LOSS_FLOOR = 1e-10
@@ -33,24 +34,25 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
     round's mean loss (1 in the first round), which is the state; it cancels out.
     """
 
-    def __init__(self, q: float, lipschitz: float) -> None:
+    @checked
+    def __init__(
+        self,
+        q: Annotated[float, hparam(low=0, symbol="q")],
+        lipschitz: Annotated[float, hparam(above=0, symbol="L")],
+    ) -> None:
         """Initializes the factory.
 
         Args:
-          q: Fairness exponent, >= 0: larger values give clients with large losses more
+          q: Fairness exponent: larger values give clients with large losses more
             weight; 0 is uniform.
-          lipschitz: L, gradient per weight, > 0: an estimate of the gradient's
-            Lipschitz constant; the inverse of the client learning rate.
+          lipschitz: Gradient per weight: an estimate of the gradient's Lipschitz
+            constant; the inverse of the client learning rate.
 
         Raises:
-          ValueError: If an argument is out of range.
+          HyperparameterError: If an argument is invalid.
         """
-        if not 0 <= q < math.inf:
-            raise ValueError(f"Expected q of at least 0, found {q}.")
-        if not 0 < lipschitz < math.inf:
-            raise ValueError(f"Expected lipschitz above 0, found {lipschitz}.")
-        self._q = float(q)
-        self._lipschitz = float(lipschitz)
+        self._q = q
+        self._lipschitz = lipschitz
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type

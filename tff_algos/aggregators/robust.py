@@ -13,6 +13,7 @@ with privacy mechanisms that require sums.
 """
 
 import collections
+from typing import Annotated
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -21,6 +22,7 @@ from tff_algos.aggregators import robust_rules
 from tff_algos.aggregators.exclude_non_finite import check_floating_point
 from tff_algos.aggregators.gather import build_gather_computation
 from tff_algos.aggregators.robust_rules import Rule
+from tff_algos.hyperparameters import checked, hparam
 
 
 class RobustFactory(tff.aggregators.WeightedAggregationFactory):
@@ -123,18 +125,17 @@ class MedianFactory(RobustFactory):
 class TrimmedMeanFactory(RobustFactory):
     """The trimmed mean of every coordinate; see `robust_rules.trimmed_mean`."""
 
-    def __init__(self, share: float = 0.1) -> None:
+    @checked
+    def __init__(self, share: Annotated[float, hparam(low=0, below=0.5)] = 0.1) -> None:
         """Initializes the factory.
 
         Args:
-          share: The share of clients left out at each end of every coordinate, in
-            [0, 0.5), rounded down to whole clients.
+          share: The share of clients left out at each end of every coordinate, rounded
+            down to whole clients.
 
         Raises:
-          ValueError: If `share` is out of range.
+          HyperparameterError: If `share` is invalid.
         """
-        if not 0 <= share < 0.5:
-            raise ValueError(f"Expected share in [0, 0.5), found {share}.")
         super().__init__(robust_rules.trimmed_mean(share))
 
 
@@ -151,21 +152,20 @@ class KrumFactory(RobustFactory):
     Its guarantee needs 2 * num_malicious + 3 clients in a round.
     """
 
-    def __init__(self, num_malicious: int, num_chosen: int = 1) -> None:
+    @checked
+    def __init__(
+        self,
+        num_malicious: Annotated[int, hparam(low=0)],
+        num_chosen: Annotated[int, hparam(low=1)] = 1,
+    ) -> None:
         """Initializes the factory.
 
         Args:
-          num_malicious: The number of malicious clients to tolerate in a round, >= 0.
-          num_chosen: The number of clients whose mean is the aggregate, >= 1: 1 for
-            Krum, more for Multi-Krum.
+          num_malicious: The number of malicious clients to tolerate in a round.
+          num_chosen: The number of clients whose mean is the aggregate: 1 for Krum,
+            more for Multi-Krum.
 
         Raises:
-          ValueError: If an argument is out of range.
+          HyperparameterError: If an argument is invalid.
         """
-        for name, value, least in (
-            ("num_malicious", num_malicious, 0),
-            ("num_chosen", num_chosen, 1),
-        ):
-            if type(value) is not int or value < least:
-                raise ValueError(f"Expected {name} of at least {least}, found {value}.")
         super().__init__(robust_rules.krum(num_malicious, num_chosen))

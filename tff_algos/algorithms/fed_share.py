@@ -12,7 +12,7 @@ Cost per round: FedAvg's; once, every client receives its shared examples.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -28,17 +28,18 @@ from tff_algos.algorithms.arguments import (
 )
 from tff_algos.algorithms.fed_avg import build_fed_avg
 from tff_algos.clients.batching import Examples, derive_seed
-from tff_algos.hyperparameters import checked
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import ModelOrFn
 
 ShareMode = Literal["full", "split"]
 
 
+@checked
 def with_shared_examples(
     examples: Callable[[str], Examples],
     client_ids: Sequence[str],
     shared: Examples,
-    mode: ShareMode = "full",
+    mode: Annotated[ShareMode, hparam()] = "full",
     seed: int = 0,
 ) -> Callable[[str], Examples]:
     """Returns what clients train on: their own examples, then shared ones.
@@ -55,10 +56,8 @@ def with_shared_examples(
       A function from a client's id, which must be one of `client_ids`.
 
     Raises:
-      ValueError: If `mode` is neither of the two.
+      HyperparameterError: If `mode` is neither of the two.
     """
-    if mode not in get_args(ShareMode):
-        raise ValueError(f"Expected mode out of {get_args(ShareMode)}, found {mode!r}.")
     taken = dict.fromkeys(client_ids, np.arange(len(shared[0])))
     if mode == "split":
         rng = np.random.default_rng(derive_seed(seed, "split"))

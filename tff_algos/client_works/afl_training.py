@@ -4,7 +4,7 @@ The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
 Federated Learning", 2019, arXiv 1902.00146.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
@@ -15,6 +15,7 @@ from tff_algos.client_works import local_training, round_process
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientDataFields
 from tff_algos.finite import zero_unless
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 from tff_algos.solvers import box_simplex
@@ -73,14 +74,15 @@ def ascend(
     return tf.where(takes_part, moved, mixture)
 
 
+@checked
 def build_agnostic_training_client_work(
     model: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    num_clients: int,
-    mixture_learning_rate: float,
-    afl_mode: AflMode = "epochs",
-    afl_loss: AflLoss = "batches",
+    num_clients: Annotated[int, hparam(low=1, symbol="N")],
+    mixture_learning_rate: Annotated[float, hparam(low=0, symbol="gamma_lambda")],
+    afl_mode: Annotated[AflMode, hparam()] = "epochs",
+    afl_loss: Annotated[AflLoss, hparam()] = "batches",
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -100,8 +102,8 @@ def build_agnostic_training_client_work(
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      num_clients: N, the number of all clients, >= 1.
-      mixture_learning_rate: gamma_lambda, per loss, >= 0.
+      num_clients: The number of all clients.
+      mixture_learning_rate: Per loss.
       afl_mode: "epochs": a client trains on all of its batches; "batch": it takes one
         step, on its first batch.
       afl_loss: Whether a client's loss is the mean over its "batches" of their mean
@@ -120,14 +122,8 @@ def build_agnostic_training_client_work(
       [0, N).
 
     Raises:
-      ValueError: If `afl_mode` or `afl_loss` is none of those above.
+      HyperparameterError: If an argument is invalid.
     """
-    for name, value, choices in (
-        ("afl_mode", afl_mode, get_args(AflMode)),
-        ("afl_loss", afl_loss, get_args(AflLoss)),
-    ):
-        if value not in choices:
-            raise ValueError(f"Expected {name} out of {choices}, found {value!r}.")
     weights_type = local_model.weights_type(model)
     fields = ClientDataFields(client_index=True, num_examples=with_num_examples)
     data_type = fields.type(model)

@@ -6,7 +6,7 @@ before training; in first-order MAML, with respect to the weights after training
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import attrs
 import tensorflow as tf
@@ -23,6 +23,7 @@ from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction,
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientData, ClientDataFields
 from tff_algos.finite import zero_unless
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
 from tff_algos.random_ops import RANDOM_OPS
@@ -61,19 +62,20 @@ class Episode:
         return support, support
 
 
-def epochs_then_all(num_epochs: int, epochs_in_data: bool = False) -> Episode:
+@checked
+def epochs_then_all(
+    num_epochs: Annotated[int, hparam(low=1, symbol="E")], epochs_in_data: bool = False
+) -> Episode:
     """Trains for E - 1 epochs; the query is all of the client's examples (UGA).
 
     Args:
-      num_epochs: E.
+      num_epochs: The epochs, the query among them.
       epochs_in_data: Whether the client's data hold E epochs, which may differ in order,
         or one epoch that is repeated.
 
     Raises:
-      ValueError: If `num_epochs` is not positive.
+      HyperparameterError: If `num_epochs` is not positive.
     """
-    if num_epochs < 1:
-        raise ValueError(f"Expected num_epochs >= 1, found {num_epochs}.")
     return Episode(
         num_passes=num_epochs if epochs_in_data else max(1, num_epochs - 1),
         num_steps=lambda batches_per_pass: (num_epochs - 1) * batches_per_pass,
@@ -82,20 +84,20 @@ def epochs_then_all(num_epochs: int, epochs_in_data: bool = False) -> Episode:
     )
 
 
-def steps_then_query(num_steps: int, query: Query = "next_batch") -> Episode:
+@checked
+def steps_then_query(
+    num_steps: Annotated[int, hparam(low=0, symbol="K")],
+    query: Annotated[Query, hparam()] = "next_batch",
+) -> Episode:
     """Trains for K steps on the client's batches, repeating them if they run out.
 
     Args:
-      num_steps: K >= 0.
+      num_steps: The local steps.
       query: As in `Episode`.
 
     Raises:
-      ValueError: If an argument is out of range.
+      HyperparameterError: If an argument is invalid.
     """
-    if num_steps < 0:
-        raise ValueError(f"Expected num_steps >= 0, found {num_steps}.")
-    if query not in get_args(Query):
-        raise ValueError(f"Expected query out of {get_args(Query)}, found {query!r}.")
     return Episode(
         num_passes=1, num_steps=lambda _: tf.constant(num_steps), query=query
     )
@@ -147,18 +149,19 @@ class _Client:
         )
 
 
+@checked
 def build_meta_gradient_client_work(
     model: ModelOrFn,
-    client_learning_rate: float,
+    client_learning_rate: Annotated[float, hparam(above=0, symbol="eta")],
     episode: Episode,
     *,
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
     first_order: bool = False,
-    eval_reduction: Reduction = "mean",
-    gradient_clip_norm: float | None = None,
-    client_learning_rate_decay: float = 1.0,
+    eval_reduction: Annotated[Reduction, hparam()] = "mean",
+    gradient_clip_norm: Annotated[float | None, hparam(above=0)] = None,
+    client_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
     max_trajectory_bytes: int = unrolled_training.MAX_TRAJECTORY_BYTES,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -176,7 +179,7 @@ def build_meta_gradient_client_work(
         function of weights and batch, dropout included. With `first_order`,
         a no-argument function that returns a `tff.learning.models.VariableModel` is
         valid too.
-      client_learning_rate: eta of the local steps, > 0.
+      client_learning_rate: Of the local steps.
       episode: The clients' support and query: `epochs_then_all` or
         `steps_then_query`.
       client_weighting: Whether clients are weighted by the examples of their query or
@@ -184,10 +187,10 @@ def build_meta_gradient_client_work(
       first_order: Whether to omit the backward pass through the steps.
       eval_reduction: Whether the query's loss is the mean or the sum over its
         examples.
-      gradient_clip_norm: Largest global L2 norm of a client's gradient, > 0; larger
+      gradient_clip_norm: Largest global L2 norm of a client's gradient; larger
         gradients are scaled down. None for no limit.
       client_learning_rate_decay: eta in round t is its initial value times this to the
-        power t; in (0, 1].
+        power t.
       max_trajectory_bytes: Limit on a client's memory for the weights of all its J
         steps; above it, about sqrt(J) checkpoints are kept and the steps between them
         are recomputed.
@@ -204,15 +207,11 @@ def build_meta_gradient_client_work(
       may be smaller.
 
     Raises:
+      HyperparameterError: If an argument is invalid.
       TypeError: If the model is not functional and `first_order` is False.
-      ValueError: If an argument is out of range, or the model uses random ops that
-        are not deterministic functions of weights and batch.
+      ValueError: If the model uses random ops that are not deterministic functions of
+        weights and batch.
     """
-    if eval_reduction not in get_args(Reduction):
-        raise ValueError(
-            f"Expected eval_reduction out of {get_args(Reduction)}, "
-            f"found {eval_reduction!r}."
-        )
     if not first_order:
         _check_twice_differentiable(model)
     optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)

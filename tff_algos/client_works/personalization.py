@@ -5,11 +5,13 @@ Model Agnostic Meta Learning", 2019, arXiv 1909.12488. Only metrics leave a clie
 """
 
 import collections
+from typing import Annotated
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works.local_training import initialize_optimizer, train
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn, VariableLocalModel
 from tff_algos.models.variable_model import FunctionalVariableModel
@@ -103,14 +105,15 @@ def build_personalize_fn(
     return build
 
 
+@checked
 def build_personalization_eval(
     model_fn: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    num_epochs: int = 10,
-    batch_size: int = 20,
-    eval_batch_size: int = 100,
-    max_num_clients: int = 100,
+    num_epochs: Annotated[int, hparam(low=0, symbol="P")] = 10,
+    batch_size: Annotated[int, hparam(low=1)] = 20,
+    eval_batch_size: Annotated[int, hparam(low=1)] = 100,
+    max_num_clients: Annotated[int, hparam(low=1)] = 100,
     seed: int = 0,
 ) -> tff.Computation:
     """Builds the personalization evaluation of the paper's third step.
@@ -119,10 +122,10 @@ def build_personalization_eval(
       model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer of training.
-      num_epochs: P, the epochs of fine-tuning, >= 0.
-      batch_size: Examples per training batch, >= 1.
-      eval_batch_size: Examples per evaluation batch, >= 1.
-      max_num_clients: The largest number of clients in the result, >= 1.
+      num_epochs: The epochs of fine-tuning.
+      batch_size: Examples per training batch.
+      eval_batch_size: Examples per evaluation batch.
+      max_num_clients: The largest number of clients in the result.
       seed: Seed of the order of the training examples.
 
     Returns:
@@ -134,16 +137,8 @@ def build_personalization_eval(
       the order given.
 
     Raises:
-      ValueError: If an argument is out of range.
+      HyperparameterError: If an argument is invalid.
     """
-    for name, value, least in (
-        ("num_epochs", num_epochs, 0),
-        ("batch_size", batch_size, 1),
-        ("eval_batch_size", eval_batch_size, 1),
-        ("max_num_clients", max_num_clients, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name}={value} is not valid: expected >= {least}.")
     if local_model.is_functional(model_fn):
         functional = model_fn
 

@@ -4,7 +4,7 @@ The client work of q-FedAvg: Li, Sanjabi, Beirami, Smith, "Fair Resource Allocat
 Federated Learning", 2020, arXiv 1905.10497.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -13,6 +13,7 @@ from tff_algos.client_works import local_training
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
 
@@ -50,12 +51,13 @@ def loss_at(
     return tf.math.divide_no_nan(total, count) if reduction == "mean" else total
 
 
+@checked
 def build_loss_weighted_training_client_work(
     model: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    loss_floor: float,
-    loss_reduction: LossReduction = "mean",
+    loss_floor: Annotated[float, hparam(above=0)],
+    loss_reduction: Annotated[LossReduction, hparam()] = "mean",
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -71,7 +73,7 @@ def build_loss_weighted_training_client_work(
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
-      loss_floor: Added to the loss, > 0, so that clients with zero loss take part.
+      loss_floor: Added to the loss, so that clients with zero loss take part.
       loss_reduction: "mean" over the examples, or "total": the sum of the mean losses
         of the pass's batches.
       client_learning_rate_decay: As in `build_local_training_client_work`.
@@ -85,13 +87,8 @@ def build_loss_weighted_training_client_work(
       measurement `max_loss` (float32).
 
     Raises:
-      ValueError: If `loss_reduction` is neither "mean" nor "total".
+      HyperparameterError: If an argument is invalid.
     """
-    if loss_reduction not in get_args(LossReduction):
-        raise ValueError(
-            f"Expected loss_reduction out of {get_args(LossReduction)}, found "
-            f"{loss_reduction!r}."
-        )
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )

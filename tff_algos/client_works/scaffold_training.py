@@ -4,7 +4,7 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
 2020, arXiv 1910.06378.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -16,6 +16,7 @@ from tff_algos.client_works.remembering_process import (
     add_scaled,
     build_remembering_process,
 )
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors
 
@@ -28,12 +29,13 @@ def _zeros(specs: tuple[tf.TensorSpec, ...]) -> Tensors:
     return tuple(tf.zeros(spec.shape, spec.dtype) for spec in specs)
 
 
+@checked
 def build_scaffold_client_work(
     model: ModelOrFn,
     *,
-    client_learning_rate: float,
-    num_clients: int,
-    control_variate: ControlVariate = "mean_step",
+    client_learning_rate: Annotated[float, hparam(above=0, symbol="eta")],
+    num_clients: Annotated[int, hparam(low=1, symbol="N")],
+    control_variate: Annotated[ControlVariate, hparam()] = "mean_step",
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -47,8 +49,8 @@ def build_scaffold_client_work(
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
-      client_learning_rate: eta of plain SGD.
-      num_clients: N, the number of all clients.
+      client_learning_rate: Of plain SGD.
+      num_clients: The number of all clients.
       control_variate: The new c_k: "mean_step" (the paper's option II), c_k - c +
         delta_k / (J_k * eta), the mean gradient of the J_k steps; or "full_gradient"
         (option I), the gradient of the client's examples at the server's model, which
@@ -64,13 +66,8 @@ def build_scaffold_client_work(
       Clients are weighted uniformly.
 
     Raises:
-      ValueError: If `control_variate` is neither "mean_step" nor "full_gradient".
+      HyperparameterError: If an argument is invalid.
     """
-    if control_variate not in get_args(ControlVariate):
-        raise ValueError(
-            f"Expected control_variate out of {get_args(ControlVariate)}, found "
-            f"{control_variate!r}."
-        )
     specs = local_model.trainable_specs(model)
     optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)
     local_update = local_training.build_local_update(

@@ -3,13 +3,14 @@
 import hashlib
 import itertools
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
 from tff_algos import execution
+from tff_algos.hyperparameters import hparam, record
 
 # The examples of one client and one split: arrays (x, y) with examples along the first
 # axis, preprocessed for the model but not batched.
@@ -18,7 +19,7 @@ Examples = tuple[np.ndarray, np.ndarray]
 StepBatching = Literal["straddling", "per_pass"]
 
 
-@attrs.frozen(kw_only=True)
+@record
 class BatchSpec:
     """How a client's examples become the batches of one round.
 
@@ -34,21 +35,12 @@ class BatchSpec:
       because batch normalization cannot normalize a single example.
     """
 
-    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
-    num_epochs: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
-    num_steps: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
-    max_elements: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
-    shuffle: bool = True
-    step_batching: StepBatching = attrs.field(
-        default="straddling",
-        validator=attrs.validators.in_(get_args(StepBatching)),
-    )
+    batch_size: Annotated[int, hparam(low=1)]
+    num_epochs: Annotated[int | None, hparam(low=1)] = None
+    num_steps: Annotated[int | None, hparam(low=1)] = None
+    max_elements: Annotated[int | None, hparam(low=1)] = None
+    shuffle: Annotated[bool, hparam()] = True
+    step_batching: Annotated[StepBatching, hparam()] = "straddling"
 
     def __attrs_post_init__(self):
         if (self.num_epochs is None) == (self.num_steps is None):

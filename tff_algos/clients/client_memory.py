@@ -27,13 +27,14 @@ import pathlib
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import execution
+from tff_algos.hyperparameters import checked, hparam
 
 FILE_NAME = "client_memory.rows"
 
@@ -140,12 +141,13 @@ class ClientMemory:
     can be restored at any time.
     """
 
+    @checked
     def __init__(
         self,
         row_type: tff.Type,
-        num_clients: int,
+        num_clients: Annotated[int, hparam(low=1, symbol="N")],
         directory: str | os.PathLike[str] | None = None,
-        keep: int = 2,
+        keep: Annotated[int, hparam(low=1)] = 2,
     ) -> None:
         """Initializes a memory of zeros.
 
@@ -154,15 +156,12 @@ class ClientMemory:
           num_clients: The number of clients; clients are indices in [0, `num_clients`).
           directory: The directory of the file `client_memory.rows`; None to store the
             rows in memory.
-          keep: How many of the last saved states can be restored, >= 1.
+          keep: How many of the last saved states can be restored.
 
         Raises:
+          HyperparameterError: If `num_clients` or `keep` is invalid.
           OSError: If the file cannot be created.
-          ValueError: If `num_clients` or `keep` is less than one.
         """
-        for name, value in (("num_clients", num_clients), ("keep", keep)):
-            if value < 1:
-                raise ValueError(f"Expected {name} of at least 1, found {value}.")
         self._specs = tff.types.type_to_tf_tensor_specs(row_type)
         flat = tf.nest.flatten(self._specs)
         self._shapes = [
