@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import attrs
 
 import tff_algos
-from tasks.task import Pace
 from tff_algos import messages
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import stages
+from tff_algos.experiments import maml_batches, pair_defaults, stages
 from tff_algos.experiments.declarations import Settings
 from tff_algos.experiments.recipe import EVERY_TASK, Recipe, of
 from tff_algos.experiments.settings import Cohort, check_momentum, one_epoch
@@ -53,46 +52,6 @@ def _check_mime_lite(settings: Settings) -> None:
     )
 
 
-def _straddles(settings: Settings) -> bool:
-    """Returns whether the batches of MAML's local steps straddle passes."""
-    held_out = settings["query"] == "held_out"
-    return not held_out and settings["step_batching"] != "per_pass"
-
-
-def _maml_batches(settings: Settings) -> BatchSpec:
-    """Returns the batches of MAML's K steps and of its query.
-
-    They are K + 1 for the next batch as query. Otherwise they are one pass, which the
-    client work repeats, or, where batches straddle passes, the K alone.
-    """
-    steps = settings["client_steps_per_round"]
-    if settings["query"] == "next_batch":
-        steps += 1
-    elif not _straddles(settings):
-        return _one_epoch(settings)
-    return BatchSpec(
-        batch_size=settings["client_batch_size"],
-        # A client that takes no step has a batch all the same, and leaves it.
-        num_steps=max(steps, 1),
-        max_elements=settings["max_elements_per_client"],
-        step_batching=settings["step_batching"] or "straddling",
-    )
-
-
-def _check_maml(settings: Settings) -> None:
-    batching = settings["step_batching"]
-    if settings["query"] == "held_out" and batching == "straddling":
-        raise HyperparameterError(
-            "step_batching",
-            batching,
-            "per_pass for --query=held_out, which keeps every other batch of a pass",
-        )
-
-
-def _maml_needs_full_pass(settings: Settings) -> bool:
-    return settings["query"] == "all" and _straddles(settings)
-
-
 def _scaffold_needs_full_pass(settings: Settings) -> bool:
     several = settings["client_epochs_per_round"] > 1
     by_steps = settings["client_steps_per_round"] is not None
@@ -103,98 +62,12 @@ _MAML = {
     "without": ("client_epochs_per_round",),
     "defaults": {"clients_per_round": 5},
     "unset": {"step_batching": "straddling; per_pass where the query is held out"},
-    "settings": {
-        EVERY_TASK: {"server_learning_rate": 0.1},
-        # FOMAML with the five local steps and SGD of other tasks diverges on 62 classes.
-        "emnist": {
-            "client_steps_per_round": 1,
-            "client_learning_rate": 0.005,
-            "clients_per_round": 20,
-            "server_optimizer": "adam",
-            "server_learning_rate": 0.001,
-        },
-        "adult": {"server_optimizer": "adam", "server_learning_rate": 0.05},
-    },
-    "paces": {
-        EVERY_TASK: Pace(
-            rounds=100,
-            text="a round is a single gradient step of the server, so 30 rounds teach little "
-            "on most tasks; more --total_rounds teach more (MAML on emnist with 5 local "
-            "steps and SGD: 3 % after 30, 40 % after 100, 60 % after 150), and "
-            "--algo=reptile takes fewer.",
-        )
-    },
-    "batches": _maml_batches,
-    "needs_full_pass": _maml_needs_full_pass,
-    "check": _check_maml,
+    "settings": pair_defaults.MAML,
+    "paces": pair_defaults.MAML_PACE,
+    "batches": maml_batches.batches,
+    "needs_full_pass": maml_batches.needs_full_pass,
+    "check": maml_batches.check,
 }
-# Servers that remember an update of every client need models of which they can hold so
-# many, several times over, on a laptop: within 3 GB.
-_SMALL_MODELS = types.MappingProxyType(
-    {
-        "emnist": {"model": "2nn"},
-        "mnist": {"model": "2nn"},
-    }
-)
-_FEWER_UPDATES = types.MappingProxyType({"memory_size": 20})
-# The steps of the paper's experiments on MNIST, at a rate that teaches in 30 rounds; other
-# tasks keep their own.
-_GRADMA = types.MappingProxyType(
-    {
-        **_SMALL_MODELS,
-        "mnist": {
-            **_SMALL_MODELS["mnist"],
-            "client_steps_per_round": 5,
-            "step_batching": "per_pass",
-            "client_batch_size": 64,
-            "client_learning_rate": 0.1,
-        },
-    }
-)
-_GRADMA_SERVER = types.MappingProxyType(
-    {
-        **_GRADMA,
-        "cifar100": _FEWER_UPDATES,
-        "shakespeare": _FEWER_UPDATES,
-        "stackoverflow": _FEWER_UPDATES,
-    }
-)
-_HALF_MEMORY = types.MappingProxyType({"memory_dtype": "bfloat16"})
-# MIFA averages over all clients, and 30 rounds reach only a third of EMNIST's.
-_MIFA = types.MappingProxyType(
-    {
-        **_SMALL_MODELS,
-        "emnist": {**_SMALL_MODELS["emnist"], **_HALF_MEMORY, "total_rounds": 60},
-        "cifar100": _HALF_MEMORY,
-        "shakespeare": {**_HALF_MEMORY, "total_rounds": 45},
-        "stackoverflow": _HALF_MEMORY,
-    }
-)
-# Some gradients through training are a hundred times longer than others; a server's rate
-# that is small enough for those teaches little in 30 rounds.
-_UGA_SETTINGS = {
-    EVERY_TASK: {"server_learning_rate": 1.0, "gradient_clip_norm": 1.0},
-    # Through steps of the task's own rate, 1.0, gradients have lengths of up to 20,000.
-    "shakespeare": {"client_learning_rate": 0.1, "server_learning_rate": 2.0},
-}
-_STEPS_ON_SHAKESPEARE = types.MappingProxyType(
-    {
-        "shakespeare": Pace(
-            rounds=500,
-            text="a round is a single gradient step of the server, so the default rounds "
-            "end near the share of the most frequent character; McMahan et al., 2017, "
-            "report 3,906 rounds of FedSGD to 54 %. More --total_rounds teach more, and "
-            "--algo=fedavg takes fewer.",
-        )
-    }
-)
-
-# The more clients, the shorter the combination of least norm: with the task's ten and a rate
-# of 1, 30 rounds end at 19 to 24 % held out.
-_DIRECTIONS = types.MappingProxyType(
-    {"shakespeare": {"clients_per_round": 5, "server_learning_rate": 2.0}}
-)
-
 _FED_META = {
     "build_stages": stages.fed_meta,
     "also": (tff_algos.build_fed_meta,),
@@ -225,18 +98,8 @@ RECIPES = (
         paper="McMahan et al., 2017, arXiv 1602.05629",
         build=tff_algos.build_fed_sgd,
         local_steps=False,
-        settings={
-            EVERY_TASK: {
-                "client_batch_size": 100,
-                "server_learning_rate": 0.1,
-                "total_rounds": 50,
-            },
-            # With 0.1, 50 rounds end at 9 %, with 1.0 they diverge.
-            "emnist": {"server_learning_rate": 0.3, "total_rounds": 100},
-            "shakespeare": {"server_learning_rate": 1.0},
-            "stackoverflow": {"server_learning_rate": 1.0},
-        },
-        paces=_STEPS_ON_SHAKESPEARE,
+        settings=pair_defaults.FED_SGD,
+        paces=pair_defaults.SINGLE_STEP_PACE,
         batches=_one_epoch,
     ),
     Recipe(
@@ -305,8 +168,8 @@ RECIPES = (
         paper=_YAO,
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
-        settings=_UGA_SETTINGS,
-        paces=_STEPS_ON_SHAKESPEARE,
+        settings=pair_defaults.UGA,
+        paces=pair_defaults.SINGLE_STEP_PACE,
         batches=_all_epochs,
     ),
     Recipe(
@@ -326,8 +189,8 @@ RECIPES = (
         paper=_YAO,
         build=tff_algos.build_unbiased_gradient_aggregation,
         local_steps=False,
-        settings=_UGA_SETTINGS,
-        paces=_STEPS_ON_SHAKESPEARE,
+        settings=pair_defaults.UGA,
+        paces=pair_defaults.SINGLE_STEP_PACE,
         batches=_all_epochs,
         **_FED_META,
     ),
@@ -345,14 +208,7 @@ RECIPES = (
             "server_optimizer": "adam",
             "server_learning_rate": 0.001,
         },
-        # With 10 steps, and Adam at the server, 30 rounds teach the LSTM nothing.
-        settings={
-            "shakespeare": {
-                "client_steps_per_round": 30,
-                "server_optimizer": "sgd",
-                "server_learning_rate": 1.0,
-            }
-        },
+        settings=pair_defaults.REPTILE,
     ),
     Recipe(
         name="fomaml",
@@ -395,17 +251,7 @@ RECIPES = (
         summary="combination of model deltas that lowers every client's loss",
         paper=_HU,
         build=tff_algos.build_fed_mgda,
-        # The shortest combination of updates that differ in length follows the shortest:
-        # after an epoch each, that of the few people with a doctorate (41 % held-out
-        # accuracy in 30 rounds, 81 % after as many steps for both).
-        settings={
-            "adult": {"client_steps_per_round": 300, "client_learning_rate": 0.1},
-            "shakespeare": {
-                "clients_per_round": 5,
-                "server_learning_rate": 1.5,
-                "total_rounds": 60,
-            },
-        },
+        settings=pair_defaults.FED_MGDA,
     ),
     Recipe(
         name="fedmgda_plus",
@@ -414,7 +260,7 @@ RECIPES = (
         summary="FedMGDA on directions, whatever the lengths of clients' updates",
         paper=_HU,
         build=tff_algos.build_fed_mgda_plus,
-        settings=_DIRECTIONS,
+        settings=pair_defaults.FED_MGDA_PLUS,
     ),
     Recipe(
         name="mgda_prox",
@@ -423,7 +269,7 @@ RECIPES = (
         summary="FedMGDA+ with a proximal term that damps client drift",
         paper=_HU,
         build=tff_algos.build_mgda_prox,
-        settings=_DIRECTIONS,
+        settings=pair_defaults.FED_MGDA_PLUS,
     ),
     Recipe(
         name="fedavg_n",
@@ -460,7 +306,7 @@ RECIPES = (
         build=tff_algos.build_gradma,
         build_stages=stages.gradma,
         without=("server_optimizer",),
-        settings=_GRADMA_SERVER,
+        settings=pair_defaults.GRADMA,
     ),
     Recipe(
         name="gradma_w",
@@ -468,7 +314,7 @@ RECIPES = (
         summary="FedAvg whose local steps do not oppose earlier gradients",
         paper=_LUO,
         build=tff_algos.build_gradma_w,
-        settings=_GRADMA,
+        settings=pair_defaults.GRADMA_W,
     ),
     Recipe(
         name="gradma_s",
@@ -479,7 +325,7 @@ RECIPES = (
         build=tff_algos.build_gradma_s,
         build_stages=stages.gradma,
         without=("server_optimizer",),
-        settings=_GRADMA_SERVER,
+        settings=pair_defaults.GRADMA,
     ),
     Recipe(
         name="moon",
@@ -541,7 +387,7 @@ RECIPES = (
         paper=_GU,
         build=tff_algos.build_mifa,
         build_stages=stages.mifa,
-        settings=_MIFA,
+        settings=pair_defaults.MIFA,
     ),
     Recipe(
         name="mifam",
@@ -552,19 +398,7 @@ RECIPES = (
         build=tff_algos.build_mifa,
         build_stages=stages.mifa,
         defaults=_HEAVY_BALL,
-        # Where few clients of many take part, momentum 0.9 makes the mean of updates that
-        # are rounds old oscillate.
-        settings={
-            **_MIFA,
-            **{
-                task: {
-                    **_MIFA[task],
-                    "server_momentum": 0.5,
-                    "server_learning_rate": 0.5,
-                }
-                for task in ("emnist", "shakespeare")
-            },
-        },
+        settings=pair_defaults.MIFA_M,
     ),
     Recipe(
         name="ditto",
@@ -579,17 +413,7 @@ RECIPES = (
         summary="models of clients' own, whose Moreau envelope the shared one minimizes",
         paper="Dinh et al., 2020, arXiv 2006.08848",
         build=tff_algos.build_pfedme,
-        # Steps of eta * lambda = 0.75 toward the client's own model, whatever the task. Those
-        # of Shakespeare's LSTM are as long as FedAvg's: 1 * 2 * 0.5.
-        settings={
-            EVERY_TASK: {"client_learning_rate": 0.05},
-            "shakespeare": {
-                "client_learning_rate": 1.0,
-                "personal_strength": 1.0,
-                "personal_learning_rate": 0.5,
-                "personal_steps": 2,
-            },
-        },
+        settings=pair_defaults.PFEDME,
     ),
     Recipe(
         name="apfl",
