@@ -27,3 +27,11 @@ def test_what_is_kept_stays_as_it_is():
     floats, integers = finite.zero_unless(tf.constant(True), tensors)
     np.testing.assert_array_equal(floats, [1.5, -2.0])
     np.testing.assert_array_equal(integers, [5, 7])
+
+
+def test_a_norm_is_over_all_tensors_whatever_their_dtypes():
+    floats = (tf.constant([3.0]), tf.constant([[4.0]]))
+    assert finite.global_norm(floats).numpy() == np.float32(5)
+    mixed = (tf.constant([3.0]), tf.constant([4.0], tf.float64))
+    found = finite.global_norm(mixed)
+    assert found.dtype == tf.float64 and found.numpy() == 5.0

@@ -69,3 +69,18 @@ def test_the_noise_for_a_target_reaches_it(sampling):
 def test_rounds_that_cannot_be_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         NoisyRounds(**{"noise_multiplier": 1.0, **ROUNDS, **bad})
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 1e5, -1e-5, float("nan")])
+def test_a_delta_that_is_no_probability_is_refused(delta):
+    rounds = NoisyRounds(noise_multiplier=1.0, **ROUNDS)
+    with pytest.raises(ValueError, match=r"delta=.*: expected a number in \(0, 1\)"):
+        rounds.epsilon(100, delta)
+    with pytest.raises(ValueError, match=r"delta=.*: expected a number in \(0, 1\)"):
+        privacy.noise_multiplier_for(8.0, delta, 100, **ROUNDS)
+
+
+@pytest.mark.parametrize("target", [-1.0, float("nan"), 1e-9])
+def test_an_epsilon_out_of_reach_is_refused_by_name(target):
+    with pytest.raises(ValueError, match="target_epsilon=.*: expected"):
+        privacy.noise_multiplier_for(target, 1e-5, 100, **ROUNDS)

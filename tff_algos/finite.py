@@ -1,4 +1,4 @@
-"""Checks for finite tensors, and zeroing of excluded ones."""
+"""Checks for finite tensors, norms, and zeroing of excluded tensors."""
 
 from typing import Any
 
@@ -10,6 +10,14 @@ def all_finite(tensors: Any) -> tf.Tensor:
     floats = [t for t in tf.nest.flatten(tensors) if t.dtype.is_floating]
     finite = [tf.reduce_all(tf.math.is_finite(t)) for t in floats]
     return tf.reduce_all([tf.constant(True), *finite])
+
+
+def global_norm(tensors: Any) -> tf.Tensor:
+    """Returns the L2 norm of all tensors of a structure; float64 if dtypes are mixed."""
+    flat = tf.nest.flatten(tensors)
+    if len({tensor.dtype for tensor in flat}) > 1:
+        flat = [tf.cast(tensor, tf.float64) for tensor in flat]
+    return tf.linalg.global_norm(flat)
 
 
 def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:

@@ -17,7 +17,13 @@ from typing import Annotated, Literal
 import dp_accounting
 from dp_accounting import rdp
 
-from tff_algos.hyperparameters import HyperparameterError, Interval, hparam, record
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    Interval,
+    checked,
+    hparam,
+    record,
+)
 
 Sampling = Literal["fixed", "poisson"]
 
@@ -53,12 +59,20 @@ class NoisyRounds:
                 f"an integer {Interval(1, self.num_clients)}",
             )
 
-    def epsilon(self, num_rounds: int, delta: float) -> float:
+    @checked
+    def epsilon(
+        self,
+        num_rounds: Annotated[int, hparam(low=0)],
+        delta: Annotated[float, hparam(above=0, below=1)],
+    ) -> float:
         """Returns epsilon after some rounds; 0 before the first.
 
         Args:
-          num_rounds: The number of rounds, >= 0.
-          delta: delta, in (0, 1).
+          num_rounds: The number of rounds.
+          delta: The probability with which epsilon may be exceeded.
+
+        Raises:
+          HyperparameterError: If an argument is invalid.
         """
         if not num_rounds:
             return 0.0
@@ -87,10 +101,11 @@ class NoisyRounds:
         )
 
 
+@checked
 def noise_multiplier_for(
-    target_epsilon: float,
-    delta: float,
-    num_rounds: int,
+    target_epsilon: Annotated[float, hparam(above=0)],
+    delta: Annotated[float, hparam(above=0, below=1)],
+    num_rounds: Annotated[int, hparam(low=1)],
     *,
     num_clients: int,
     clients_per_round: int,
@@ -99,13 +114,14 @@ def noise_multiplier_for(
     """Returns the least noise multiplier that keeps rounds within (epsilon, delta).
 
     Args:
-      target_epsilon: epsilon, > 0.
-      delta: delta, in (0, 1).
-      num_rounds: All rounds, >= 1.
+      target_epsilon: The largest epsilon.
+      delta: The probability with which it may be exceeded.
+      num_rounds: All rounds.
       num_clients: As in `NoisyRounds`, and so is every argument not listed here.
 
     Raises:
-      ValueError: If no noise multiplier in [0.01, 10,000] does.
+      HyperparameterError: If an argument is invalid, or no noise multiplier in
+        [0.01, 10,000] reaches `target_epsilon`.
     """
 
     def rounds(noise_multiplier: float) -> NoisyRounds:
@@ -117,9 +133,10 @@ def noise_multiplier_for(
         )
 
     if rounds(_MOST_NOISE).epsilon(num_rounds, delta) > target_epsilon:
-        raise ValueError(
-            f"Expected an epsilon that a noise multiplier of {_MOST_NOISE:g} reaches, "
-            f"found {target_epsilon}."
+        raise HyperparameterError(
+            "target_epsilon",
+            target_epsilon,
+            f"an epsilon that a noise multiplier of {_MOST_NOISE:g} reaches",
         )
     if rounds(_LEAST_NOISE).epsilon(num_rounds, delta) <= target_epsilon:
         return _LEAST_NOISE

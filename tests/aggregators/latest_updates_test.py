@@ -226,3 +226,33 @@ def test_bad_arguments_are_named(num_clients, kwargs, message):
 def test_types_of_anything_else_are_named(value_type, message):
     with pytest.raises(TypeError, match=message):
         LatestUpdatesFactory(2).create(tff.to_type(value_type), FLOAT32)
+
+
+def test_a_client_that_is_twice_in_a_round_is_refused():
+    process = process_of(4)
+    values = [
+        collections.OrderedDict(
+            client_index=np.int32(1), update=np.full([2], number, np.float64)
+        )
+        for number in (1, 2)
+    ]
+    with pytest.raises(Exception, match=r"each client once in a round.*\[1 1\]"):
+        process.next(process.initialize(), values, [np.float32(1)] * 2)
+
+
+def test_a_tensor_without_elements_is_no_obstacle():
+    update = tff.to_type(
+        collections.OrderedDict(
+            w=tff.TensorType(np.float32, [2]), e=tff.TensorType(np.float32, [0, 3])
+        )
+    )
+    process = process_of(2, update)
+    value = collections.OrderedDict(
+        client_index=np.int32(1),
+        update=collections.OrderedDict(
+            w=np.array([2, 4], np.float32), e=np.zeros([0, 3], np.float32)
+        ),
+    )
+    output = process.next(process.initialize(), [value], [np.float32(1)])
+    np.testing.assert_array_equal(output.result["w"], [1, 2])
+    assert output.result["e"].shape == (0, 3)

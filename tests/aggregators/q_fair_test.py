@@ -118,3 +118,11 @@ def test_with_nobody_left_there_is_no_number_and_the_scale_stays():
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         QFairFactory(*arguments)
+
+
+def test_clients_with_a_negative_loss_are_left_out_and_counted():
+    good = ([(1.0, 2.0), (3.0, -1.0)], [2.0, 0.5])
+    (output,) = rounds(1.0, 2.0, ([*good[0], (9.0, 9.0)], [*good[1], -1.0]))
+    np.testing.assert_allclose(output.result, formula(*good, 1.0, 2.0), rtol=1e-12)
+    assert output.measurements["num_negative_losses"] == 1
+    assert output.measurements["num_non_finite_clients"] == 0

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated import learning
 
+import tff_algos
 from tests.testing import problems
 from tests.testing.three_classes import model_of
 from tff_algos import client_works, execution
@@ -282,3 +283,61 @@ def test_a_model_that_draws_anew_at_every_look_is_refused():
 def test_bad_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def _functional_from_keras(dropout):
+    layers = [tf.keras.layers.InputLayer((4,))]
+    layers += [tf.keras.layers.Dropout(0.5)] * dropout
+    model = tf.keras.Sequential(
+        [*layers, tf.keras.layers.Dense(1, kernel_initializer="ones")]
+    )
+    return tff.learning.models.functional_model_from_keras(
+        model,
+        loss_fn=tf.keras.losses.MeanSquaredError(),
+        input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])),
+    )
+
+
+def test_a_functional_model_from_keras_is_differentiated_through_its_training():
+    rng = np.random.default_rng(0)
+    data = tf.data.Dataset.from_tensor_slices(
+        (rng.normal(size=(6, 4)).astype("f"), rng.normal(size=(6, 1)).astype("f"))
+    ).batch(2)
+    process = tff_algos.build_unbiased_gradient_aggregation(
+        _functional_from_keras(dropout=False),
+        tff.learning.optimizers.build_sgdm(1.0),
+        client_learning_rate=0.1,
+        client_epochs_per_round=2,
+    )
+    output = process.next(process.initialize(), [data])
+    assert output.metrics["client_work"]["num_non_finite_clients"] == 0
+    # The mean loss's gradient after one epoch, by finite differences.
+    x = np.concatenate([b[0] for b in data.as_numpy_iterator()]).astype(np.float64)
+    y = np.concatenate([b[1] for b in data.as_numpy_iterator()]).astype(np.float64)
+
+    def after_an_epoch(vector):
+        w, c = vector[:4, None].copy(), vector[4]
+        for start in (0, 2, 4):
+            rows = slice(start, start + 2)
+            residual = x[rows] @ w + c - y[rows]
+            w = w - 0.1 * x[rows].T @ residual
+            c = c - 0.1 * np.sum(residual)
+        return np.mean((x @ w + c - y) ** 2)
+
+    start = np.array([1.0, 1, 1, 1, 0])
+    step = 1e-5 * np.eye(5)
+    expected = [
+        (after_an_epoch(start + e) - after_an_epoch(start - e)) / 2e-5 for e in step
+    ]
+    moved = process.get_model_weights(output.state).trainable
+    found = start - np.append(np.ravel(moved[0]), moved[1])
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_dropout_of_keras_is_named():
+    with pytest.raises(ValueError, match="draws at random with"):
+        tff_algos.build_unbiased_gradient_aggregation(
+            _functional_from_keras(dropout=True),
+            tff.learning.optimizers.build_sgdm(1.0),
+            client_learning_rate=0.1,
+        )

@@ -26,7 +26,7 @@ ROW_TYPE = tff.to_type(
     )
 )
 ROW_BYTES = 4 * 4 + 8 + 1
-STRIDE = ROW_BYTES + 4  # With its checksum.
+STRIDE = ROW_BYTES + 12  # With the number of its write and a checksum.
 
 
 def row_of(number):
@@ -45,8 +45,8 @@ def report_of(numbers, rejected=()):
         accepted=np.array([k not in rejected for k in numbers]),
         row=collections.OrderedDict(
             weights=(
-                np.array([r["weights"][0] for r in rows]).reshape(-1, 2, 2),
-                np.array([r["weights"][1] for r in rows]),
+                np.array([r["weights"][0] for r in rows], np.float32).reshape(-1, 2, 2),
+                np.array([r["weights"][1] for r in rows], np.float64),
             ),
             seen=np.array([r["seen"] for r in rows], bool),
         ),
@@ -376,8 +376,55 @@ def test_bad_arguments_are_named(kwargs, message):
 
 def test_rows_beyond_two_gigabytes_are_where_they_belong(tmp_path):
     records = client_memory._FileRecords(tmp_path / "rows", record_bytes=20)
-    far = np.int32(2**27)  # At 24 bytes each; the file is sparse.
-    records.write(far, b"a" * 20)
-    records.write(np.int32(0), b"b" * 20)
-    assert (tmp_path / "rows").stat().st_size == 24 * (2**27 + 1) > 2**31
-    assert records.read(far) == b"a" * 20 and records.read(np.int32(0)) == b"b" * 20
+    far = np.int32(2**27)  # At 32 bytes each; the file is sparse.
+    records.write(far, b"a" * 20, 1)
+    records.write(np.int32(0), b"b" * 20, 2)
+    assert (tmp_path / "rows").stat().st_size == 32 * (2**27 + 1) > 2**31
+    assert records.read(far, 1) == b"a" * 20
+    assert records.read(np.int32(0), 2) == b"b" * 20
+
+
+def test_a_state_older_than_those_that_are_kept_is_an_error(tmp_path):
+    memory = make(tmp_path)
+    saved = []
+    for number in range(1, 5):
+        memory.update(report_of({0: number}))
+        saved.append(memory.save())
+    for state, number in zip(saved[-2:], (3, 4), strict=True):
+        other = make(tmp_path)
+        other.restore(state)
+        assert other.row(0)["weights"][0][0, 0] == number
+    other = make(tmp_path)
+    other.restore(saved[0])
+    with pytest.raises(ClientMemoryError, match="another row has taken the place"):
+        other.row(0)
+
+
+def test_a_second_memory_in_the_same_file_is_an_error(tmp_path):
+    one, two = make(tmp_path), make(tmp_path)
+    one.update(report_of({0: 1}))
+    two.update(report_of({3: 1}))
+    assert two.row(3)["seen"]
+    with pytest.raises(ClientMemoryError, match="another client memory"):
+        one.row(0)
+
+
+@pytest.mark.parametrize("directory", [None, "file"])
+def test_reports_that_cannot_be_stored_change_nothing(tmp_path, directory):
+    memory = make(directory and tmp_path)
+    memory.update(report_of({0: 1, 1: 1}))
+    twice = report_of({0: 5, 1: 6})
+    twice["client_index"] = np.array([1, 1], np.int32)
+    of_another_dtype, swapped = report_of({0: 5, 1: 6}), report_of({0: 5, 1: 6})
+    matrices, numbers = of_another_dtype["row"]["weights"]
+    of_another_dtype["row"]["weights"] = (matrices.astype(np.float64), numbers)
+    swapped["row"]["weights"] = (numbers, matrices)
+    for report, error, message in (
+        (twice, ValueError, "each client once in a round, found client 1 2 times"),
+        (report_of({0: 5, NUM_CLIENTS: 6}), ValueError, "found 5"),
+        (of_another_dtype, TypeError, r"found bool\[2\], float64\[2, 2, 2\]"),
+        (swapped, TypeError, r"found bool\[2\], float64\[2\], float32\[2, 2, 2\]"),
+    ):
+        with pytest.raises(error, match=message):
+            memory.update(report)
+    assert memory.row(0)["weights"][0][0, 0] == memory.row(1)["weights"][0][0, 0] == 1

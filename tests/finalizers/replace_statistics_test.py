@@ -20,7 +20,7 @@ def finalize(delta):
         tff.learning.optimizers.build_sgdm(1.0), weights_type
     )
     finalizer = replace_statistics.build_statistics_finalizer(
-        inner, tff.to_type((np.float32, np.float32))
+        inner, tff.to_type((np.float32, np.float32)), (True, False, True)
     )
     update = {
         "update": (np.float32(delta),),

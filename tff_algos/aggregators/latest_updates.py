@@ -5,9 +5,8 @@ Unavailability", 2021, arXiv 2106.04159 (MIFA).
 """
 
 import collections
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -20,8 +19,7 @@ MeanOver = Literal["all", "seen"]
 MemoryDtype = Literal["bfloat16", "float32", "float64"]
 
 
-@attrs.frozen
-class LatestUpdatesState:
+class LatestUpdatesState(NamedTuple):
     """The state of `LatestUpdatesFactory`.
 
     Attributes:
@@ -163,6 +161,8 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         num_seen = _count(seen)
 
         def with_latest(rows, new):
+            if new.shape[1:].num_elements() == 0:
+                return rows  # TensorFlow cannot scatter rows of nothing.
             new = tf.boolean_mask(new, present) / tf.cast(state.factor, new.dtype)
             return tf.tensor_scatter_nd_update(rows, index, tf.cast(new, rows.dtype))
 
@@ -201,11 +201,20 @@ def _count(seen: tf.Tensor) -> tf.Tensor:
 
 
 def checked_index(client_index: tf.Tensor, num_clients: int) -> tf.Tensor:
-    """Returns `client_index`; fails at run time unless in [0, `num_clients`)."""
+    """Returns `client_index`, int32 [S].
+
+    Fails at run time unless all are in [0, `num_clients`) and each is there once: a
+    client has one row, so all but one of its updates would be lost.
+    """
     valid = (client_index >= 0) & (client_index < num_clients)
     expected = f"Expected client_index in [0, {num_clients}), found"
-    check = tf.debugging.Assert(tf.reduce_all(valid), [expected, client_index])
-    with tf.control_dependencies([check] if check is not None else []):
+    distinct = tf.equal(tf.size(tf.unique(client_index)[0]), tf.size(client_index))
+    once = "Expected each client once in a round, found client_index"
+    checks = [
+        tf.debugging.Assert(tf.reduce_all(valid), [expected, client_index]),
+        tf.debugging.Assert(distinct, [once, client_index]),
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
         return tf.identity(client_index)
 
 

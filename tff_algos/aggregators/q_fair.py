@@ -60,9 +60,10 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns the process for model deltas and losses of the given types.
 
         Its state is the mean loss of the last round that had one, float64. Its
-        measurements are `num_non_finite_clients` (int32) and `mean_loss` (float32). If
-        no client is left or a sum overflows, the result is not finite, and learning
-        processes reject it.
+        measurements are `num_non_finite_clients` and `num_negative_losses` (int32, clients
+        that are left out, because negative losses have no powers) and `mean_loss`
+        (float32). If no client is left or a sum overflows, the result is not finite, and
+        learning processes reject it.
 
         Raises:
           TypeError: If `value_type` has tensors that are not floating point.
@@ -92,7 +93,8 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
             )
             denominator = slope * squared + lipschitz * power
             count = tf.cast(present, tf.float64)
-            return numerator, denominator, loss * count, count
+            negative = tf.cast(loss < 0, tf.int32)
+            return numerator, denominator, loss * count, count, negative
 
         @tff.tensorflow.computation(value_type, tf.float64)
         @tf.function
@@ -117,7 +119,7 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         )
         def next_fn(scale, value, weight):
             value, weight, excluded = tff.federated_map(exclude, (value, weight))
-            numerator, denominator, loss, count = tff.federated_map(
+            numerator, denominator, loss, count, negative = tff.federated_map(
                 terms, (value, weight, tff.federated_broadcast(scale))
             )
             result = tff.federated_map(
@@ -131,6 +133,7 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
             measurements = tff.federated_zip(
                 collections.OrderedDict(
                     num_non_finite_clients=tff.federated_sum(excluded),
+                    num_negative_losses=tff.federated_sum(negative),
                     mean_loss=tff.federated_map(as_measurement, new_scale),
                 )
             )

@@ -25,7 +25,6 @@ Cost per round: FedAvg's communication and one scalar; the server keeps two mode
 
 from typing import Annotated, Literal
 
-import attrs
 import tensorflow_federated as tff
 
 from tff_algos import client_works, finalizers
@@ -122,8 +121,8 @@ def _returning_average(process: LearningProcess) -> LearningProcess:
 
     @tff.tensorflow.computation(state_type, weights_type)
     def set_model_weights(state, weights):
-        averaged = attrs.evolve(
-            state.finalizer, average=weights, num_rounds=0 * state.finalizer.num_rounds
+        averaged = state.finalizer._replace(
+            average=weights, num_rounds=0 * state.finalizer.num_rounds
         )
         return state._replace(global_model_weights=weights, finalizer=averaged)
 

@@ -35,9 +35,10 @@ def compose(
 
     Two things are added where they are needed, so that no algorithm can forget them:
 
-    * A model with moving statistics (batch normalization): clients' updates then carry
-      their statistics, which `aggregators.StatisticsFactory` averages beside the update
-      and `finalizers.build_statistics_finalizer` puts in the server's place.
+    * A model whose training changes weights that are not trainable (batch normalization's
+      moving statistics): clients' updates then carry them,
+      `aggregators.StatisticsFactory` averages them beside the update, in the clear, and
+      `finalizers.build_statistics_finalizer` puts them in the server's place.
     * Clients that remember (`client_works.build_remembering_process`): a round that the
       finalizer rejects then changes nothing that is remembered
       (`client_works.undo_rejected_rounds`).
@@ -74,7 +75,9 @@ def compose(
     if _is_record_of(result_type.update, client_report.UpdateWithStatistics):
         aggregator = aggregators.StatisticsFactory(aggregator)
         finalizer = finalizers.build_statistics_finalizer(
-            finalizer, result_type.update.statistics
+            finalizer,
+            result_type.update.statistics,
+            local_model.statistics_of(model),
         )
     process = tff.learning.templates.compose_learning_process(
         initial_weights,

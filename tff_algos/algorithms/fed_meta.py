@@ -19,9 +19,8 @@ Cost per round: the inner algorithm's; `meta_steps` gradient steps at the server
 
 import collections
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-import attrs
 import tensorflow_federated as tff
 
 from tff_algos import finalizers
@@ -30,8 +29,7 @@ from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import ModelOrFn
 
 
-@attrs.frozen
-class FedMetaState:
+class FedMetaState(NamedTuple):
     """The state of FedMeta.
 
     Attributes:

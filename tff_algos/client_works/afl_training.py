@@ -4,9 +4,8 @@ The client work of agnostic federated learning: Mohri, Sivek, Suresh, "Agnostic
 Federated Learning", 2019, arXiv 1902.00146.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -24,8 +23,7 @@ AflMode = Literal["epochs", "batch"]
 AflLoss = Literal["batches", "examples"]
 
 
-@attrs.frozen
-class AgnosticState:
+class AgnosticState(NamedTuple):
     """The state of agnostic training.
 
     Attributes:

@@ -1,6 +1,7 @@
 """What clients report at the end of their work, and which clients are excluded."""
 
 import collections
+import itertools
 from typing import Any
 
 import attrs
@@ -22,12 +23,12 @@ def client_weight(
 
 @attrs.frozen
 class UpdateWithStatistics:
-    """The update of a model whose non-trainable weights are statistics of examples.
+    """The update of a model some of whose weights are statistics of examples.
 
     Attributes:
       update: The update of the trainable weights, with their structure.
-      statistics: The floating-point tensors among the non-trainable weights after the
-        client's work, a tuple; batch normalization's moving means and variances.
+      statistics: The non-trainable weights that training changes, after the client's
+        work, a tuple; batch normalization's moving means and variances.
       num_examples: The number of examples behind the statistics, float32 []; 0 if the
         client is excluded.
     """
@@ -120,17 +121,15 @@ def report(
       num_examples: Examples that the client processed, int64 [].
       metrics: The metrics state after its work.
       *also_finite: Further structures whose tensors must be finite.
-      non_trainable: The non-trainable weights after its work; if they are
+      non_trainable: The non-trainable weights after its work; if some of them are
         statistics, the update is an `UpdateWithStatistics`.
     """
-    statistics = ()
-    if model.has_statistics:
-        statistics = tuple(t for t in non_trainable if t.dtype.is_floating)
+    statistics = tuple(itertools.compress(non_trainable, model.statistics))
     finite = all_finite([update, statistics, *also_finite])
     empty = tf.equal(num_examples, 0)
     keep = tf.logical_and(finite, tf.logical_not(empty))
     update = tf.nest.pack_sequence_as(server_weights.trainable, update)
-    if model.has_statistics:
+    if statistics:
         count = tf.cast(num_examples, tf.float32)
         update = UpdateWithStatistics(update, statistics, count)
     weight = client_weight(weighting, num_examples)

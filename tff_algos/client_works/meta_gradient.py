@@ -22,7 +22,8 @@ from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientData, ClientDataFields
-from tff_algos.finite import zero_unless
+from tff_algos.execution import graph_contents
+from tff_algos.finite import global_norm, zero_unless
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
@@ -233,7 +234,7 @@ def build_meta_gradient_client_work(
             max_trajectory_bytes,
         )
         final = client.gradient(weights, optimizer_state, data)
-        update, norm = final.gradient, tf.linalg.global_norm(final.gradient)
+        update, norm = final.gradient, global_norm(final.gradient)
         if gradient_clip_norm is not None:
             update, _ = tf.clip_by_global_norm(update, gradient_clip_norm, norm)
         report = client_report.report(
@@ -263,17 +264,24 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
         )
 
     view = local_model.create(model)
-    initial = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+    ops = set()
 
-    @tf.function
-    def loss_gradients(batch):
-        weights = Weights(*(tuple(part) for part in initial))
-        return view.loss_gradients(weights, view.initial_metrics(), batch).gradients
+    # Models from Keras work only within such a computation.
+    @tff.tensorflow.computation
+    def gradient_ops():
+        initial = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
 
-    graph = loss_gradients.get_concrete_function(model.input_spec).graph.as_graph_def()
-    functions = [function.node_def for function in graph.library.function]
-    drawn = {node.op for nodes in [graph.node, *functions] for node in nodes}
-    if drawn := drawn & RANDOM_OPS:
+        @tf.function
+        def loss_gradients(batch):
+            weights = Weights(*(tuple(part) for part in initial))
+            return view.loss_gradients(weights, view.initial_metrics(), batch).gradients
+
+        traced = loss_gradients.get_concrete_function(model.input_spec)
+        ops.update(n.op for n in graph_contents.all_nodes(traced.graph.as_graph_def()))
+        return 0
+
+    del gradient_ops
+    if drawn := ops & RANDOM_OPS:
         raise ValueError(
             f"The model draws at random with {', '.join(sorted(drawn))}, so the "
             "backward pass through local training would differentiate a different "

@@ -1,6 +1,7 @@
 """MimeLite's client work: local steps with the server's frozen optimizer state."""
 
-import attrs
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -34,8 +35,7 @@ class _FrozenState(tff.learning.optimizers.Optimizer):
         return state, new_weights
 
 
-@attrs.frozen
-class MimeLiteState:
+class MimeLiteState(NamedTuple):
     """`optimizer` is the base optimizer's state, `round_num` an int32 []."""
 
     optimizer: object

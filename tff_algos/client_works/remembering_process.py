@@ -8,7 +8,7 @@ update and that are broadcast to all clients.
 
 import collections
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -24,8 +24,7 @@ from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors
 
 
-@attrs.frozen
-class RememberingState:
+class RememberingState(NamedTuple):
     """The server's part of the state.
 
     Attributes:
@@ -258,7 +257,7 @@ def undo_rejected_rounds(
         memory = collections.OrderedDict(memory, accepted=accepted)
         work = collections.OrderedDict(work, memory=memory)
         return (
-            new._replace(client_work=attrs.evolve(new.client_work, shared=shared)),
+            new._replace(client_work=new.client_work._replace(shared=shared)),
             collections.OrderedDict(metrics, client_work=work),
         )
 

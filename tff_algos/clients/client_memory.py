@@ -24,6 +24,7 @@ the number of clients that have taken part.
 
 import os
 import pathlib
+import secrets
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,8 @@ from tff_algos.hyperparameters import checked, hparam
 FILE_NAME = "client_memory.rows"
 
 _NEVER = -1
-_CHECKSUM = struct.Struct("<I")
+# The number of a write and the checksum of it and the record.
+_TRAILER = struct.Struct("<QI")
 
 
 def client_data_fields(process: tff.learning.templates.LearningProcess) -> list[str]:
@@ -64,11 +66,11 @@ class ClientMemoryError(Exception):
 
 
 class _Records(Protocol):
-    """Byte strings of equal length, by slot."""
+    """Byte strings of equal length, by slot; each has the number of its write."""
 
-    def read(self, slot: int) -> bytes: ...
+    def read(self, slot: int, number: int) -> bytes: ...
 
-    def write(self, slot: int, record: bytes) -> None: ...
+    def write(self, slot: int, record: bytes, number: int) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -79,10 +81,12 @@ class _MemoryRecords:
     def __init__(self) -> None:
         self._records: dict[int, bytes] = {}
 
-    def read(self, slot: int) -> bytes:
+    def read(self, slot: int, number: int) -> bytes:
+        del number  # Saved states have their own copy of these records.
         return self._records[slot]
 
-    def write(self, slot: int, record: bytes) -> None:
+    def write(self, slot: int, record: bytes, number: int) -> None:
+        del number
         self._records[slot] = record
 
     def flush(self) -> None:
@@ -90,7 +94,7 @@ class _MemoryRecords:
 
 
 class _FileRecords:
-    """Records in a file, each with its checksum.
+    """Records in a file, each with its write's number and a checksum.
 
     The file is read and written through the page cache, not memory-mapped: a full disk
     then raises `OSError` instead of killing the process, and rows do not count as the
@@ -100,7 +104,7 @@ class _FileRecords:
     def __init__(self, path: pathlib.Path, record_bytes: int) -> None:
         self._path = path
         self._record_bytes = record_bytes
-        self._stride = record_bytes + _CHECKSUM.size
+        self._stride = record_bytes + _TRAILER.size
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
@@ -108,22 +112,34 @@ class _FileRecords:
         if hasattr(self, "_file"):
             os.close(self._file)
 
-    def read(self, slot: int) -> bytes:
+    def read(self, slot: int, number: int) -> bytes:
         found = os.pread(self._file, self._stride, self._start(slot))
-        record, checksum = found[: self._record_bytes], found[self._record_bytes :]
-        if checksum != _CHECKSUM.pack(zlib.crc32(record)):
+        record, trailer = found[: self._record_bytes], found[self._record_bytes :]
+        if len(trailer) < _TRAILER.size or trailer != self._trailer(
+            record, _TRAILER.unpack(trailer)[0]
+        ):
             raise ClientMemoryError(
                 f"{self._path} is damaged: a client's row differs from what was "
                 "written; start over in another folder."
             )
+        if _TRAILER.unpack(trailer)[0] != number:
+            raise ClientMemoryError(
+                f"{self._path}: another row has taken the place of a client's, because "
+                "the saved state is older than those that are kept, or because another "
+                "client memory writes to the same file."
+            )
         return record
+
+    def _trailer(self, record: bytes, number: int) -> bytes:
+        checked = zlib.crc32(number.to_bytes(8), zlib.crc32(record))
+        return _TRAILER.pack(number, checked)
 
     def _start(self, slot: int) -> int:
         # Slots come from arrays of int32, in which 2 GB of offset overflow.
         return int(slot) * self._stride
 
-    def write(self, slot: int, record: bytes) -> None:
-        whole = record + _CHECKSUM.pack(zlib.crc32(record))
+    def write(self, slot: int, record: bytes, number: int) -> None:
+        whole = record + self._trailer(record, number)
         start = self._start(slot)
         while whole:  # A write may be partial; the next one then raises the error.
             written = os.pwrite(self._file, whole, start)
@@ -179,6 +195,8 @@ class ClientMemory:
         )
         # The slot of each client's row, now and in the last saved states.
         self._slots = np.full(num_clients, _NEVER, np.int32)
+        # Drawn at random for every write, so that no other row has the same.
+        self._numbers = np.zeros(num_clients, np.uint64)
         self._saved: list[np.ndarray] = []
         self._keep = keep
         self._free: list[int] = []
@@ -210,9 +228,14 @@ class ClientMemory:
         Raises:
           ClientMemoryError: If the file is damaged.
         """
-        slot = self._slots[self._checked(client)]
-        record = bytes(self.row_bytes) if slot == _NEVER else self._records.read(slot)
+        record = self._read(self._checked(client))
         return tf.nest.pack_sequence_as(self._specs, list(self._tensors(record)))
+
+    def _read(self, client: int) -> bytes:
+        slot = self._slots[client]
+        if slot == _NEVER:
+            return bytes(self.row_bytes)
+        return self._records.read(slot, int(self._numbers[client]))
 
     def _tensors(self, record: bytes) -> Iterator[np.ndarray]:
         start = 0
@@ -235,19 +258,48 @@ class ClientMemory:
 
         Raises:
           OSError: If the file cannot be written.
+          ValueError: If a client is none of this memory's or is twice in the round; no
+            row has been stored then.
+          TypeError: If rows are not of `row_type`; no row has been stored then.
         """
-        columns = [np.asarray(column) for column in tf.nest.flatten(report["row"])]
         clients = np.asarray(report["client_index"])
-        for place in np.flatnonzero(np.asarray(report["accepted"])):
+        columns = self._checked_columns(report["row"], len(clients))
+        accepted = np.flatnonzero(np.asarray(report["accepted"]))
+        numbers = [self._checked(int(client)) for client in clients]
+        if len(set(numbers)) < len(numbers):
+            twice = next(client for client in numbers if numbers.count(client) > 1)
+            raise ValueError(
+                f"Expected each client once in a round, found client {twice} "
+                f"{numbers.count(twice)} times: it has one row, so all but one of its "
+                "changes would be lost."
+            )
+        for place in accepted:
             record = b"".join(column[place].tobytes() for column in columns)
-            self._write(int(clients[place]), record)
+            self._write(numbers[place], record)
+
+    def _checked_columns(self, rows: Any, num_rows: int) -> list[np.ndarray]:
+        """Returns the tensors of `num_rows` rows, with a leading axis."""
+        tf.nest.assert_same_structure(self._specs, rows)
+        columns = [np.asarray(column) for column in tf.nest.flatten(rows)]
+        found = [(column.shape, column.dtype) for column in columns]
+        expected = [
+            ((num_rows, *shape), np.dtype(dtype)) for shape, dtype in self._shapes
+        ]
+        if found != expected:
+            shown = [
+                ", ".join(f"{dtype}{list(shape)}" for shape, dtype in each)
+                for each in (expected, found)
+            ]
+            raise TypeError(f"Expected rows of {shown[0]}, found {shown[1]}.")
+        return columns
 
     def _write(self, client: int, record: bytes) -> None:
-        slot = int(self._slots[self._checked(client)])
+        slot = int(self._slots[client])
         if slot == _NEVER or slot in self._protected:
             slot = self._new_slot()
-        self._records.write(slot, record)
-        self._slots[client] = slot
+        number = secrets.randbits(64)
+        self._records.write(slot, record, number)
+        self._slots[client], self._numbers[client] = slot, number
 
     def _checked(self, client: int) -> int:
         if not 0 <= client < self._slots.size:
@@ -266,8 +318,8 @@ class ClientMemory:
         """Returns the state for `restore`, to be saved with the process's state.
 
         Returns:
-          `slots`, int32 [num_clients], and `rows`, uint8 [., row_bytes]: the rows, or
-          none if they are in a file, which is flushed.
+          `slots`, int32 [num_clients], `numbers`, uint64 [num_clients], and `rows`,
+          uint8 [., row_bytes]: the rows, or none if they are in a file, which is flushed.
 
         Raises:
           OSError: If the file cannot be flushed.
@@ -279,10 +331,15 @@ class ClientMemory:
             free, nothing = set(self._free), bytes(self.row_bytes)
             used = range(self._slots.max() + 1)
             whole = b"".join(
-                nothing if slot in free else self._records.read(slot) for slot in used
+                nothing if slot in free else self._records.read(slot, 0)
+                for slot in used
             )
             rows = np.frombuffer(whole, np.uint8).reshape(len(used), self.row_bytes)
-        return {"slots": self._slots.copy(), "rows": rows}
+        return {
+            "slots": self._slots.copy(),
+            "numbers": self._numbers.copy(),
+            "rows": rows,
+        }
 
     def restore(
         self,
@@ -296,7 +353,8 @@ class ClientMemory:
           earlier: Earlier saved states to keep restorable, oldest first.
 
         Raises:
-          ClientMemoryError: If the state does not match the clients or rows.
+          ClientMemoryError: If the state does not match the clients or rows. That a
+            row in the file is of another state is found out when it is read.
         """
         slots = np.asarray(saved["slots"], np.int32)
         rows = np.asarray(saved["rows"])
@@ -310,8 +368,9 @@ class ClientMemory:
                 "a client memory in a file was saved, not its rows."
             )
         self._slots = slots.copy()
+        self._numbers = np.array(saved["numbers"], np.uint64)
         for slot, record in enumerate(rows):
-            self._records.write(slot, record.tobytes())
+            self._records.write(slot, record.tobytes(), 0)
         # In memory, each saved state includes its rows; in a file, they must be kept.
         kept = [
             np.asarray(each["slots"], np.int32) for each in earlier if self._in_file

@@ -5,12 +5,13 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.finite import global_norm
 from tff_algos.optimizers import in_weights_dtype
 
 
 def _reject_non_finite(state, update):
     del state
-    norm = tf.linalg.global_norm(tf.nest.flatten(update))
+    norm = global_norm(update)
     reject = tf.logical_not(tf.math.is_finite(norm))
     measurements = collections.OrderedDict(
         num_rejected_rounds=tf.cast(reject, tf.int32),

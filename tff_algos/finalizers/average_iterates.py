@@ -1,6 +1,7 @@
 """Keeps the mean of the models of all rounds, without affecting training."""
 
-import attrs
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -8,8 +9,7 @@ import tensorflow_federated as tff
 from tff_algos.finite import all_finite
 
 
-@attrs.frozen
-class AverageState:
+class AverageState(NamedTuple):
     """The state of an averaging finalizer.
 
     Attributes:

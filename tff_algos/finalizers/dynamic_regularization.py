@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.finite import global_norm
+
 
 def build_dynamic_regularization_finalizer(
     weights_type: tff.Type, *, dynamic_regularization: float, num_clients: int
@@ -62,7 +64,7 @@ def build_dynamic_regularization_finalizer(
 
         new_linear = tf.nest.map_structure(moved, mean_linear, update["value"])
         steps = tf.nest.map_structure(step, update["value"], new_linear)
-        norm = tf.linalg.global_norm(tf.nest.flatten(steps))
+        norm = global_norm(steps)
         finite = tf.math.is_finite(norm)
 
         def accepted(new, old):

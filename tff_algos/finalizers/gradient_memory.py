@@ -6,7 +6,7 @@ Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import tensorflow as tf
@@ -16,6 +16,7 @@ from tff_algos.aggregators.latest_updates import MemoryDtype, checked_index
 from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
 from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
+from tff_algos.finite import global_norm
 from tff_algos.optimizers import in_weights_dtype
 from tff_algos.solvers import cone
 
@@ -24,8 +25,7 @@ from tff_algos.solvers import cone
 _ROUNDS_PER_FRESH_GRAM = 100
 
 
-@attrs.frozen
-class GradientMemoryState:
+class GradientMemoryState(NamedTuple):
     """The state of the finalizer.
 
     Attributes:
@@ -199,10 +199,9 @@ def _round(optimizer, memory: GradientMemory, state, weights, update):
     optimizer_state, trainable = in_weights_dtype(optimizer).next(
         state.optimizer, weights.trainable, corrected
     )
-    norm = tf.linalg.global_norm(tf.nest.flatten(corrected))
+    norm = global_norm(corrected)
     finite = tf.math.is_finite(norm)
-    new_state = attrs.evolve(
-        remembered,
+    new_state = remembered._replace(
         optimizer=optimizer_state,
         momentum=corrected,
         scales=remembered.scales * memory.memory_decay,
@@ -268,9 +267,7 @@ def _remember(
     scales = tf.tensor_scatter_nd_update(
         state.scales, slots[:, tf.newaxis], tf.ones_like(kept)
     )
-    state = attrs.evolve(
-        state, rows=rows, scales=scales, ownership=ownership, grams=grams
-    )
+    state = state._replace(rows=rows, scales=scales, ownership=ownership, grams=grams)
     return state, [with_rows[-1] * scales for with_rows in products]
 
 
@@ -322,7 +319,7 @@ def _correct(
             corrected[k] = tf.where(active, moved, vectors[k])
         solutions.append(solution)
     measurements = collections.OrderedDict(
-        base_update_norm=tf.cast(tf.linalg.global_norm(vectors), tf.float32),
+        base_update_norm=tf.cast(global_norm(vectors), tf.float32),
         qp_fallbacks=_total(solutions, lambda s: tf.logical_not(s.accepted)),
         qp_residual=tf.cast(tf.reduce_max([s.residual for s in solutions]), tf.float32),
         qp_iterations=_total(solutions, lambda s: s.iterations),

@@ -4,7 +4,7 @@ The meta update of FedMeta: Yao et al., 2019, arXiv 1910.08234.
 """
 
 import collections
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import unrolled_training
 from tff_algos.client_works.local_training import decay_learning_rate
 from tff_algos.client_works.passes import Passes
-from tff_algos.finite import all_finite
+from tff_algos.finite import all_finite, global_norm
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 from tff_algos.optimizers import in_weights_dtype
@@ -25,8 +25,7 @@ _CHUNK = 100
 _MAX_BYTES = 1 << 29
 
 
-@attrs.frozen
-class MetaState:
+class MetaState(NamedTuple):
     """The round, int32 [], and the state of the optimizer."""
 
     round_num: Any
@@ -139,7 +138,7 @@ def build_meta_update(
                 (state.optimizer, weights.trainable),
             )
             measurements = collections.OrderedDict(
-                gradient_norm=tf.cast(tf.linalg.global_norm(gradient), tf.float32),
+                gradient_norm=tf.cast(global_norm(gradient), tf.float32),
                 num_rejected_meta_updates=tf.cast(tf.logical_not(finite), tf.int32),
             )
             return MetaOutput(

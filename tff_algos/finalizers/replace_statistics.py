@@ -1,6 +1,7 @@
 """Updates the server's statistics of examples, beside another finalizer's update."""
 
 import collections
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -8,15 +9,17 @@ import tensorflow_federated as tff
 
 
 def build_statistics_finalizer(
-    inner: tff.learning.templates.FinalizerProcess, statistics_type: tff.Type
+    inner: tff.learning.templates.FinalizerProcess,
+    statistics_type: tff.Type,
+    is_statistic: Sequence[bool],
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds a finalizer that replaces the server's statistics by the clients' mean.
 
     Args:
       inner: Updates the trainable weights and measures `num_rejected_rounds`. If it
         rejects a round, the statistics stay unchanged as well.
-      statistics_type: The type of the floating-point tensors among the non-trainable
-        weights, in their order, as a tuple.
+      statistics_type: The type of the statistics, a tuple.
+      is_statistic: For each non-trainable weight, whether it is the next statistic.
 
     Returns:
       A process whose update is `<update=inner's, statistics=statistics_type>`. Its
@@ -30,20 +33,17 @@ def build_statistics_finalizer(
     @tff.tensorflow.computation(weights_type.member, statistics_type, np.int32)
     @tf.function
     def replace(weights, statistics, num_rejected_rounds):
-        means = list(statistics)
+        means = iter(statistics)
         rejected = num_rejected_rounds > 0
-
-        def replaced(old):
-            if not old.dtype.is_floating:
-                return old
-            return tf.where(rejected, old, tf.cast(means.pop(0), old.dtype))
-
-        non_trainable = tf.nest.flatten(weights.non_trainable)
+        old = tf.nest.flatten(weights.non_trainable)
+        new = [
+            tf.where(rejected, weight, tf.cast(next(means), weight.dtype))
+            if is_mean
+            else weight
+            for weight, is_mean in zip(old, is_statistic, strict=True)
+        ]
         return tff.learning.models.ModelWeights(
-            weights.trainable,
-            tf.nest.pack_sequence_as(
-                weights.non_trainable, [replaced(old) for old in non_trainable]
-            ),
+            weights.trainable, tf.nest.pack_sequence_as(weights.non_trainable, new)
         )
 
     @tff.federated_computation(

@@ -4,6 +4,8 @@ The memory reduction of Luo et al., "GradMA: A Gradient-Memory-based Accelerated
 Federated Learning with Alleviated Catastrophic Forgetting", 2023, arXiv 2302.14307.
 """
 
+from typing import NamedTuple
+
 import attrs
 import numpy as np
 import tensorflow as tf
@@ -11,8 +13,7 @@ import tensorflow as tf
 _FREE = -1
 
 
-@attrs.frozen
-class Ownership:
+class Ownership(NamedTuple):
     """The owners of the rows.
 
     Attributes:

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.models import block_model
+from tff_algos.models.changed_variables import changed_in_training
 
 ModelOrFn = (
     tff.learning.models.FunctionalModel
@@ -85,8 +86,8 @@ class LocalModel(abc.ABC):
     def loss_gradients(self, weights: Weights, metrics: Any, batch: Any) -> BatchResult:
         """Returns the gradient of the batch's mean loss at `weights`."""
 
-    # Whether training changes the non-trainable weights.
-    has_statistics = False
+    # Which non-trainable weights training changes: moving statistics of examples.
+    statistics: tuple[bool, ...] = ()
 
     @abc.abstractmethod
     def evaluate(self, weights: Weights, metrics: Any, batch: Any) -> Evaluation:
@@ -197,7 +198,7 @@ class BlockLocalModel(_FunctionalLocalModel):
 
     def __init__(self, model: block_model.BlockModel):
         super().__init__(model)
-        self.has_statistics = bool(model.initial_weights[1])
+        self.statistics = statistics_of(model)
 
     def _forward(self, weights, batch, training, masks_of=None):
         x, y = _inputs_and_labels(batch)
@@ -242,10 +243,7 @@ class VariableLocalModel(LocalModel):
 
     def __init__(self, model: tff.learning.models.VariableModel):
         self._model = model
-        self.has_statistics = any(
-            variable.dtype.is_floating
-            for variable in tf.nest.flatten(model.non_trainable_variables)
-        )
+        self.statistics = changed_in_training(model)
 
     def initial_metrics(self):
         return ()
@@ -337,9 +335,22 @@ def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel
     if isinstance(model, block_model.BlockModel):
         found = f"one of {model.num_blocks}"
     raise TypeError(
-        f"Expected a tff_algos.block_model.BlockModel of at least {minimum} blocks, "
+        f"Expected a tff_algos.models.BlockModel of at least {minimum} blocks, "
         f"found {found}."
     )
+
+
+def statistics_of(model: ModelOrFn) -> tuple[bool, ...]:
+    """Returns for each non-trainable weight whether training changes it.
+
+    Only floating-point weights count: the mean over clients of others means nothing.
+    """
+    if isinstance(model, block_model.BlockModel):
+        return (True,) * len(model.initial_weights[1])
+    if is_functional(model):
+        return (False,) * len(tf.nest.flatten(model.initial_weights[1]))
+    with tf.Graph().as_default():
+        return changed_in_training(model())
 
 
 def _input_spec(model: ModelOrFn) -> Any:
