@@ -14,7 +14,7 @@ _MAX_PIXEL = np.float32(255.0)
 
 
 def checked_features(features: Any, name: str) -> np.ndarray:
-    """Returns features as uint8 images, or as float32.
+    """Returns features as uint8 images, or as float32, or float64 where that rounds them.
 
     Args:
       features: [n, features], [n, height, width] or [n, height, width, channels].
@@ -23,6 +23,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     Raises:
       TaskError: If they are not numbers of such a shape, or not finite.
     """
+    _refuse_masked(features, "features", name)
     found = np.asarray(features)
     if found.dtype.kind not in "biuf":
         raise TaskError(
@@ -41,15 +42,22 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         return found
     # Numbers beyond float32 become infinite, which is refused next.
     with np.errstate(over="ignore"):
-        found = found.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(found))
+        rounded = found.astype(np.float32)
+    bad = np.argwhere(~np.isfinite(rounded))
     if len(bad):
         where = ", ".join(map(str, bad[0]))
         raise TaskError(
-            f"{name}: features[{where}] is {found[tuple(bad[0])]}, expected finite "
+            f"{name}: features[{where}] is {rounded[tuple(bad[0])]}, expected finite "
             "numbers."
         )
-    return found
+    # Moments and amounts differ in digits that float32 has not, until they are scaled.
+    same = np.array_equal(rounded, found)
+    return rounded if same else found.astype(np.float64)
+
+
+def _refuse_masked(values: Any, what: str, name: str) -> None:
+    if np.ma.is_masked(values):
+        raise TaskError(f"{name}: {what} have masked values, expected all to be there.")
 
 
 def as_classes(
@@ -63,6 +71,7 @@ def as_classes(
       TaskError: If there are not as many labels as examples, if one is missing or no
         class, or if there is one class alone.
     """
+    _refuse_masked(labels, "labels", name)
     found = np.asarray(labels)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
@@ -90,6 +99,7 @@ def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
         missing = np.flatnonzero(labels == "")
         if len(missing):
             raise TaskError(f"{name}: example {missing[0]} has no label.")
+        labels = _as_numbers(labels)
     if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
         return labels
     if labels.dtype.kind == "f":
@@ -105,11 +115,30 @@ def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
     )
 
 
+def _as_numbers(labels: np.ndarray) -> np.ndarray:
+    """Returns words that are all numbers as numbers, and others as they are.
+
+    Numbers with leading zeros, or more digits than a number has, are words.
+    """
+    try:
+        numbers = labels.astype(np.float64)
+    except ValueError:
+        return labels
+    padded = np.char.startswith(np.char.lstrip(labels, "+-"), "0") & (
+        np.char.str_len(np.char.partition(np.char.lstrip(labels, "+-"), ".")[:, 0]) > 1
+    )
+    too_long = ~np.isfinite(numbers) | (np.abs(numbers) > 2.0**53)
+    return labels if padded.any() or too_long.any() else numbers
+
+
 def as_words(values: np.ndarray) -> np.ndarray:
-    """Returns Python objects as text; what is missing, None or NaN, becomes empty."""
+    """Returns Python objects as text; None, NaN, NA and NaT become empty."""
 
     def is_missing(value: Any) -> bool:
-        return value is None or (isinstance(value, float) and math.isnan(value))
+        # pandas' own, which it may not be there to compare with.
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            return True
+        return isinstance(value, float) and math.isnan(value)
 
     return np.array(
         ["" if is_missing(value) else str(value) for value in values], dtype=np.str_
@@ -124,6 +153,7 @@ def by_client(
     Raises:
       TaskError: If there are not as many ids as examples, or one is missing.
     """
+    _refuse_masked(client_ids, "client ids", name)
     found = np.asarray(client_ids)
     if found.shape != (num_examples,):
         raise TaskError(
@@ -133,8 +163,8 @@ def by_client(
     if found.dtype.kind == "S":
         found = np.char.decode(found, "utf-8", "replace")
     is_missing = np.isnan(found) if found.dtype.kind == "f" else None
-    if found.dtype.kind == "O":
-        found = as_words(found)
+    if found.dtype.kind in "OM":
+        found = as_words(found.astype(object))
     if is_missing is None:
         is_missing = found.astype(np.str_) == ""
     if is_missing.any():
@@ -175,8 +205,12 @@ class Scaling:
         mean = features.mean(axis=axes, dtype=np.float64)
         deviation = features.std(axis=axes, dtype=np.float64)
         deviation[deviation == 0.0] = 1.0
-        return cls(mean=mean.astype(np.float32), deviation=deviation.astype(np.float32))
+        if features.dtype != np.float64:
+            mean, deviation = mean.astype(np.float32), deviation.astype(np.float32)
+        return cls(mean=mean, deviation=deviation)
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Returns scaled features, of the same shape."""
-        return (features.astype(np.float32) - self.mean) / self.deviation
+        if features.dtype != np.float64:
+            features = features.astype(np.float32)
+        return ((features - self.mean) / self.deviation).astype(np.float32)

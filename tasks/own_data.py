@@ -9,6 +9,7 @@ Labels may be words or whole numbers; features are numbers. Without ids, example
 divided by a partition.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -127,14 +128,21 @@ def from_data_frame(
       TaskError: If something does not fit.
       HyperparameterError: If an argument is invalid.
     """
-    columns = {str(key): np.asarray(frame[key]) for key in frame}
+    keys = list(frame)
+    if len(set(map(str, keys))) < len(keys):
+        repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
+        raise TaskError(f"{name} has two columns {messages.shown(str(repeated))}.")
+    for argument, value in (("features", features), ("categories", categories)):
+        if isinstance(value, str):
+            raise HyperparameterError(argument, value, "a list of columns' names")
+    columns = {str(key): np.asarray(frame[key]) for key in keys}
     x, y, ids = own_table.encode(
         columns,
         own_table.Roles(
-            label=label,
-            client_column=client_column,
-            features=None if features is None else tuple(features),
-            categories=tuple(categories),
+            label=str(label),
+            client_column=None if client_column is None else str(client_column),
+            features=None if features is None else tuple(map(str, features)),
+            categories=tuple(map(str, categories)),
         ),
         name,
     )
@@ -259,7 +267,36 @@ def _task(
         seed=how.seed,
         notice=_notice(name, x, classes, client_ids),
     )
-    return attrs.evolve(task, train_client_ids=trains, eval_client_ids=evaluates)
+    return attrs.evolve(
+        task,
+        train_client_ids=trains,
+        eval_client_ids=evaluates,
+        fingerprint=_fingerprint(x, y, client_ids, parts, how),
+        encoding={
+            "classes": list(classes),
+            "mean": np.asarray(scaling.mean).tolist(),
+            "deviation": np.asarray(scaling.deviation).tolist(),
+        },
+    )
+
+
+def _fingerprint(
+    x: np.ndarray,
+    y: np.ndarray,
+    client_ids: Sequence[str],
+    parts: Sequence[np.ndarray],
+    how: Treatment,
+) -> str:
+    """Returns what is the same for the same examples, divided and treated alike."""
+    digest = hashlib.sha256()
+    for array in (x, y, *parts):
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    settings = attrs.asdict(how, recurse=False)
+    if not isinstance(how.model, str):
+        settings["model"] = repr(how.model.input_spec)
+    digest.update(repr((tuple(client_ids), settings)).encode())
+    return digest.hexdigest()[:16]
 
 
 def _roles(

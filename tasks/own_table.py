@@ -86,7 +86,7 @@ def _rows(reader: Iterable[list[str]], path: pathlib.Path) -> list[list[str]]:
 def encode(
     columns: Mapping[str, np.ndarray], roles: Roles, name: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns float32 features [n, m], labels [n], and clients [n] or None.
+    """Returns float64 features [n, m], labels [n], and clients [n] or None.
 
     Args:
       columns: The values by column.
@@ -135,7 +135,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _numbers(values: np.ndarray, column: str, name: str) -> np.ndarray:
-    """Returns a column of numbers as [n, 1].
+    """Returns a column of numbers as float64 [n, 1].
 
     Raises:
       TaskError: For the first value that is not a finite number.
@@ -143,9 +143,11 @@ def _numbers(values: np.ndarray, column: str, name: str) -> np.ndarray:
     if values.dtype.kind == "O":
         values = own_arrays.as_words(values)
     try:
+        numbers = values.astype(np.float64)
+        if values.dtype.kind in "mM":
+            numbers[np.isnat(values)] = np.nan
         with np.errstate(over="ignore"):
-            numbers = values.astype(np.float64).astype(np.float32)
-        is_bad = ~np.isfinite(numbers)
+            is_bad = ~np.isfinite(numbers.astype(np.float32))
     except ValueError:
         is_bad = np.array([not _is_number(value) for value in values])
     if is_bad.any():
@@ -176,4 +178,4 @@ def _categories(values: np.ndarray, column: str, name: str) -> np.ndarray:
             f"--categories={messages.shortened(column)}: {name} has {len(words)} values "
             f"in that column, expected {_MAX_CATEGORIES} or fewer."
         )
-    return np.eye(len(words), dtype=np.float32)[indices]
+    return np.eye(len(words))[indices]

@@ -25,6 +25,12 @@ _SETTINGS = types.MappingProxyType(
     }
 )
 
+# What pandas takes for a missing value in a CSV file.
+_MISSING = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
+    *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+
 # Features, labels, and clients or None.
 _Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
@@ -116,7 +122,13 @@ def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
         if options.categories
         else (),
     )
-    return own_table.encode(own_table.read_csv(path), roles, str(path))
+    features, *others = own_table.encode(own_table.read_csv(path), roles, str(path))
+    return features, *map(_without_missing, others)
+
+
+def _without_missing(words: np.ndarray | None) -> np.ndarray | None:
+    """Returns words with empty ones for those that stand for nothing in tables."""
+    return None if words is None else np.where(np.isin(words, _MISSING), "", words)
 
 
 def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:

@@ -48,6 +48,10 @@ class Task:
         examples, without reading the examples; None if labels are not classes of
         examples or if it would take as long as reading the examples.
       origin: How another process reads `examples`; None to send them to it.
+      fingerprint: What differs if own data, or what becomes of them, do; "" for datasets
+        that do not change.
+      encoding: What own data were turned into: `classes` in the order of the model's
+        outputs, and the `mean` and `deviation` of features; None for other datasets.
     """
 
     name: str
@@ -61,6 +65,8 @@ class Task:
     notice: str | None = None
     train_labels: Callable[[str], np.ndarray] | None = None
     origin: origin_lib.Origin | None = None
+    fingerprint: str = ""
+    encoding: Mapping[str, Any] | None = None
 
     def model_fn(self) -> tff.learning.models.VariableModel:
         """Returns a new variable model, as TFF's `model_fn` arguments expect."""

@@ -82,3 +82,12 @@ def test_a_run_is_its_own_and_may_grow_where_that_is_allowed(tmp_path):
     ):
         with pytest.raises(ResumeError, match=told):
             checkpoints.check_config(tmp_path, changed)
+
+
+def test_a_run_on_other_data_is_not_resumed(tmp_path):
+    config = {"hyperparameters": {"algo": "fedavg"}, checkpoints.FINGERPRINT: "one"}
+    checkpoints.write_config(tmp_path, config)
+    settings = config["hyperparameters"]
+    assert checkpoints.check_config(tmp_path, settings, fingerprint="one")
+    with pytest.raises(ResumeError, match="holds a run on other data"):
+        checkpoints.check_config(tmp_path, settings, fingerprint="another")

@@ -99,6 +99,19 @@ def test_questions_and_typos_are_answered_without_tensorflow(arguments):
     assert not {"tensorflow", "tensorflow_federated", "matplotlib"} & set(imported)
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--list", "compare --help"])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments):
+    # `true` ends, and with it the pipe, before anything is written.
+    command = f"sleep 1; {sys.executable} {ROOT / 'main.py'} {arguments}; echo $? >&2"
+    found = subprocess.run(
+        ["bash", "-c", f"{{ {command}; }} | true"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stderr.split() == ["141"]
+
+
 def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
     finished = run_here(capfd, "--list", "--algo=centralized", "--task=emnist")
     assert finished.status == 0

@@ -8,10 +8,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tasks
 from tasks.models import image, text
 from tests.testing import tiny_task
 from tff_algos import experiments
 from tff_algos.experiments import model_files
+from tff_algos.experiments.errors import ResumeError
 from tff_algos.hyperparameters import HyperparameterError
 
 TASK = tiny_task.make()
@@ -164,3 +166,20 @@ def test_a_model_starts_only_from_the_weights_of_its_own_kind(result, tmp_path):
         model_files.initial_weights(folder, image.build_emnist_model("2nn", True, 0))
     with pytest.raises(HyperparameterError, match=r"initial_model=.*holds no model"):
         experiments.run("fedavg", TASK, total_rounds=1, initial_model=str(tmp_path))
+
+
+def test_the_model_of_own_data_says_what_its_inputs_and_outputs_are(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(50, 10, size=(60, 2))
+    labels = np.where(x[:, 0] > 50, "tall", "short")
+    task = tasks.from_arrays(x, labels, partition="iid:3", model="linear")
+    settings = {"total_rounds": 2, "clients_per_round": 2}
+    experiments.run("fedavg", task, output_dir=tmp_path, **settings)
+    model = experiments.load_model(tmp_path)
+    scaled = (x - model.encoding["mean"]) / model.encoding["deviation"]
+    found = np.argmax(model.predict(scaled.astype(np.float32)), axis=1)
+    assert model.encoding["classes"] == ["short", "tall"]
+    assert np.mean(np.array(model.encoding["classes"])[found] == labels) > 0.7
+    changed = tasks.from_arrays(-x, labels, partition="iid:3", model="linear")
+    with pytest.raises(ResumeError, match="on other data"):
+        experiments.run("fedavg", changed, output_dir=tmp_path, **settings)

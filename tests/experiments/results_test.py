@@ -66,6 +66,21 @@ def test_clients_have_a_row_for_each_epoch(tmp_path):
     ]
 
 
+def test_a_client_without_test_examples_has_no_accuracy(tmp_path):
+    client = ClientResult(
+        client_id="a",
+        num_train_examples=7,
+        num_test_examples=0,
+        accuracy=(0.0,),
+        loss=(0.0,),
+        own_accuracy=0.0,
+        own_loss=0.0,
+    )
+    results.write_clients(tmp_path / "per_client.csv", [client])
+    _, line = (tmp_path / "per_client.csv").read_text().splitlines()
+    assert line == "a,false,7,0,0,nan,nan,nan,nan"
+
+
 def describe(*rows, dropout=0.0, attacked=False):
     found = results.Rejections.of_rows(rows, len(rows), 3 * len(rows))
     return found.describe(dropout, attacked=attacked)

@@ -131,3 +131,65 @@ def test_clients_without_examples_and_unknown_keys_are_refused():
         tasks.from_client_data(_client_data({"ann": 10}), label="z")
     with pytest.raises(TaskError, match="features='z' is not one of the other keys"):
         tasks.from_client_data(_client_data({"ann": 10}), features="z")
+
+
+def test_large_numbers_are_scaled_before_they_are_rounded():
+    seconds = 1_700_000_000 + np.arange(120)
+    task = tasks.from_arrays(seconds[:, np.newaxis], np.arange(120) % 2)
+    x = np.concatenate([x for x, _ in _examples(task, "train").values()])
+    assert x.dtype == np.float32 and len(np.unique(x)) == len(x)
+    np.testing.assert_allclose(x.std(), 1.0, rtol=1e-5)
+
+
+def test_masked_values_are_refused():
+    x = np.ma.masked_array(np.ones((4, 2)), mask=np.eye(4, 2, dtype=bool))
+    with pytest.raises(TaskError, match="features have masked values"):
+        tasks.from_arrays(x, [0, 1, 0, 1])
+    labels = np.ma.masked_array([0, 1, 0, 1], [1, 0, 0, 0])
+    with pytest.raises(TaskError, match="labels have masked values"):
+        tasks.from_arrays(np.ones((4, 2)), labels)
+
+
+def _classes(labels):
+    x = np.arange(float(len(labels)))[:, np.newaxis]
+    return tasks.from_arrays(x, labels, partition="iid:1").encoding["classes"]
+
+
+def test_words_that_are_numbers_are_in_the_order_of_numbers():
+    numbers = [str(number) for number in range(12)]
+    assert _classes(numbers * 5) == numbers
+    assert _classes(["1", "1.0", "2"] * 3) == ["1", "2"]
+    assert _classes(["01", "02", "10"] * 3) == ["01", "02", "10"]
+    with pytest.raises(TaskError, match="the label of example 1 is 0.5, expected cla"):
+        _classes(["1", "0.5"])
+
+
+def test_fingerprints_tell_data_and_their_treatment_apart():
+    def fingerprint(x=X, y=Y, **treatment):
+        return tasks.from_arrays(x, y, IDS, **treatment).fingerprint
+
+    assert fingerprint() == fingerprint()
+    changed = X.copy()
+    changed[3, 0] += 1
+    others = [fingerprint(changed), fingerprint(standardize=False), fingerprint(seed=1)]
+    assert len({fingerprint(), *others}) == 4
+
+
+class _Frame(dict):
+    """A table whose columns need not differ, as a data frame's."""
+
+    def __iter__(self):
+        return iter(["a", "a", "label"])
+
+
+def test_tables_that_mean_nothing_are_refused():
+    with pytest.raises(TaskError, match="has two columns 'a'"):
+        tasks.from_data_frame(_Frame(a=np.ones((4, 2)), label=[0, 1, 0, 1]), "label")
+    table = {"age": np.arange(4.0), "label": [0, 1, 0, 1]}
+    with pytest.raises(HyperparameterError, match="features='age' .*a list of columns"):
+        tasks.from_data_frame(table, "label", features="age")
+    with pytest.raises(TaskError, match="--label=2: .* has no such column"):
+        tasks.from_data_frame(table, 2)
+    moments = np.array(["2024-01-01", "NaT", "2024-01-03", "2024-01-04"], "M8[s]")
+    with pytest.raises(TaskError, match="column 'when' has 'NaT' in row 2"):
+        tasks.from_data_frame({"when": moments, "label": [0, 1, 0, 1]}, "label")

@@ -4,7 +4,8 @@ Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning Through
 Personalization", 2021, arXiv 2012.04221.
 
 A round is FedAvg's. Beside it, each client of the cohort trains its own model v_k, which
-starts as the server's, on the same batches:
+starts as the server's, on the same examples, read a second time (a dataset that
+reshuffles gives other batches):
 
     client k:  y <- w;    for each batch b: y <- y - eta * grad f_b(y);  delta_k = w - y
                for each batch b: v_k <- v_k - eta * (grad f_b(v_k) + lambda * (v_k - w))

@@ -20,6 +20,8 @@ from tff_algos.experiments import files
 from tff_algos.experiments.errors import ResumeError
 
 CONFIG_FILE = "config.json"
+# In it, the fingerprint of the data.
+FINGERPRINT = "data_fingerprint"
 _PREFIX = "round_"
 
 
@@ -112,6 +114,7 @@ def check_config(
     directory: str | os.PathLike[str],
     hyperparameters: Mapping[str, Any],
     may_grow: str | None = None,
+    fingerprint: str = "",
 ) -> bool:
     """Returns whether the folder holds a run to resume; fails if it is a different one.
 
@@ -119,11 +122,12 @@ def check_config(
       directory: The output folder.
       hyperparameters: All settings that affect the run's results, by flag name.
       may_grow: A hyperparameter that may be larger than in the existing run.
+      fingerprint: That of the task's data.
 
     Raises:
       ResumeError: If the run in the folder has other hyperparameters, which the
-        message lists with both values, or its configuration is missing or cannot be
-        read.
+        message lists with both values, or other data, or its configuration is missing
+        or cannot be read.
     """
     path = pathlib.Path(directory) / CONFIG_FILE
     if not path.exists():
@@ -136,7 +140,8 @@ def check_config(
                 )
         return False
     try:
-        saved = dict(json.loads(path.read_text())["hyperparameters"])
+        config = json.loads(path.read_text())
+        saved = dict(config["hyperparameters"])
     except (ValueError, KeyError, TypeError) as error:
         raise ResumeError(
             f"{path} is not the configuration of a run: choose another --output_dir."
@@ -152,6 +157,11 @@ def check_config(
         raise ResumeError(
             f"{directory} holds a run with other hyperparameters "
             f"({'; '.join(changed)}): choose another --output_dir."
+        )
+    if config.get(FINGERPRINT, "") != fingerprint:
+        raise ResumeError(
+            f"{directory} holds a run on other data: the examples, or what became of "
+            "them, have changed since; choose another --output_dir."
         )
     return True
 

@@ -220,6 +220,18 @@ def _compare(arguments: Sequence[str]) -> NoReturn:
 
 def main() -> NoReturn:
     """The program's entry point."""
+    try:
+        try:
+            _main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads the output, such as `head`, has seen enough of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _main() -> NoReturn:
     signal.signal(signal.SIGINT, _quit)
     if sys.argv[1:2] == ["compare"]:
         _compare(sys.argv[2:])

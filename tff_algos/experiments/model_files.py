@@ -4,8 +4,9 @@
     model.predict(images)
     model.keras_model()
 
-In the folder `model` of a run: `saved_model`, `weights.npz` (of the last round) and
-`round_N.npz` for each checkpoint. Arrays are called trainable_0, trainable_1, ...,
+In the folder `model` of a run: `saved_model`, `weights.npz` (of the last round),
+`round_N.npz` for each checkpoint and, of own data, `encoding.json`: the names of the
+classes, and the mean and deviation by which features were scaled. Arrays are called trainable_0, trainable_1, ...,
 non_trainable_0, ... in the order of the model's weights.
 """
 
@@ -33,6 +34,7 @@ from tff_algos.models.keras_model import build_keras_model
 
 FOLDER = "model"
 _SAVED_MODEL, _WEIGHTS = "saved_model", "weights.npz"
+_ENCODING = "encoding.json"
 _ROUND = re.compile(r"round_(\d+)\.npz")
 
 
@@ -118,10 +120,20 @@ def write_final(
     directory: pathlib.Path,
     model: tff.learning.models.FunctionalModel,
     weights: tff.learning.models.ModelWeights,
+    encoding: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the final weights and the SavedModel with them."""
+    """Writes the final weights, the SavedModel with them, and what inputs and outputs are.
+
+    Args:
+      directory: The results folder.
+      model: The model.
+      weights: Its weights.
+      encoding: `tasks.Task.encoding`.
+    """
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
+    if encoding is not None:
+        files.write_json(folder / _ENCODING, encoding)
     _write_weights(folder / _WEIGHTS, weights)
     _write_saved_model(folder, model, weights)
 
@@ -177,12 +189,17 @@ class TrainedModel:
       round_num: After which round; None for the last one of a finished run.
       weights: The weights, as TFF has them; lists in the order of the model's.
       config: What `config.json` holds: hyperparameters, data source, versions.
+      encoding: Of own data, what the model's inputs and outputs are: `classes`, in the
+        order of the outputs, and `mean` and `deviation`: its inputs are features less
+        their mean, divided by their deviation. None for other datasets, and before the
+        run has ended.
     """
 
     folder: pathlib.Path
     round_num: int | None
     weights: tff.learning.models.ModelWeights = attrs.field(repr=False)
     config: Mapping[str, Any] = attrs.field(repr=False)
+    encoding: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
 
     @functools.cached_property
     def _saved(self) -> Any:
@@ -273,6 +290,8 @@ def load_model(
         )
     try:
         config = json.loads((folder / CONFIG_FILE).read_text())
+        of_data = folder / FOLDER / _ENCODING
+        encoding = json.loads(of_data.read_text()) if of_data.exists() else None
         with np.load(path) as archive:
             arrays = dict(archive)
     except (OSError, ValueError, BadZipFile) as error:
@@ -287,4 +306,5 @@ def load_model(
         round_num=round_num,
         weights=tff.learning.models.ModelWeights(of("trainable"), of("non_trainable")),
         config=config,
+        encoding=encoding,
     )

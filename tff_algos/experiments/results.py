@@ -1,6 +1,7 @@
 """Results of a finished run: its summary and its clients' results."""
 
 import csv
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -132,6 +133,7 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
     """Writes a row for each evaluated client and personalization epoch, atomically.
 
     If clients keep models, each row has the accuracy and loss of the client's own too.
+    Of a client without test examples they are NaN.
     """
     keep_models = any(result.own_accuracy is not None for result in results)
     with files.replacing(path) as file:
@@ -158,7 +160,11 @@ def write_clients(path: pathlib.Path, results: Sequence[ClientResult]) -> None:
             curves = zip(result.accuracy, result.loss, strict=True)
             for epoch, (accuracy, loss) in enumerate(curves):
                 own = (result.own_accuracy, result.own_loss) if keep_models else ()
-                writer.writerow([*who, epoch, accuracy, loss, *own])
+                found = (accuracy, loss, *own)
+                tested = result.num_test_examples > 0
+                writer.writerow(
+                    [*who, epoch, *(found if tested else [math.nan] * len(found))]
+                )
 
 
 def summarize(

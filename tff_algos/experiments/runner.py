@@ -402,14 +402,21 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
 def _write_config(spec: RunSpec) -> None:
     """Writes the configuration to a folder with none or with that of the same run."""
     may_grow = "total_rounds" if len(spec.stages) == 1 else None
-    held = checkpoints.check_config(spec.output_dir, spec.hyperparameters, may_grow)
+    held = checkpoints.check_config(
+        spec.output_dir, spec.hyperparameters, may_grow, spec.task.fingerprint
+    )
     if held and not spec.resume:
         raise ResumeError(
             f"{spec.output_dir} holds a run and --noresume was given: choose another "
             "--output_dir."
         )
     checkpoints.write_config(
-        spec.output_dir, {**spec.config, "hyperparameters": dict(spec.hyperparameters)}
+        spec.output_dir,
+        {
+            **spec.config,
+            "hyperparameters": dict(spec.hyperparameters),
+            checkpoints.FINGERPRINT: spec.task.fingerprint,
+        },
     )
 
 
@@ -437,7 +444,9 @@ def _write_results(
         )
     )
     results.write_clients(directory / "per_client.csv", clients)
-    model_files.write_final(directory, spec.task.model, training.weights)
+    model_files.write_final(
+        directory, spec.task.model, training.weights, spec.task.encoding
+    )
     plots.draw_all(rows, clients, spec.title, directory / "plots", spec.task)
     tensorboard_files.write_plots(
         directory, sorted((directory / "plots").glob("*.png")), training.rounds_done

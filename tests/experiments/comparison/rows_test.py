@@ -157,3 +157,19 @@ def test_runs_that_are_not_complete_or_readable_are_errors(tmp_path):
     expected = re.escape(f"{tmp_path} has no summary.json: its run is not complete.")
     with pytest.raises(ComparisonError, match=expected):
         make_rows([str(tmp_path)], [], [], WHAT)
+
+
+def test_the_same_run_is_not_two_seeds(tmp_path):
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    write_run(one, seed=4)
+    write_run(copy, seed=4)
+    with pytest.raises(ComparisonError, match="one/ is there twice"):
+        make_rows([str(one), f"{one}/"], [], [], WHAT)
+    with pytest.raises(ComparisonError, match="copy and .*one are runs of the same"):
+        make_rows([str(one), str(copy)], [], [], WHAT)
+
+
+def test_flags_for_runs_that_have_ended_are_refused(tmp_path):
+    write_run(tmp_path / "run")
+    with pytest.raises(ComparisonError, match="--total_rounds cannot be set: all rows"):
+        make_rows([str(tmp_path / "run")], ["--total_rounds=5"], [], WHAT)

@@ -7,6 +7,7 @@ import pytest
 from tests.testing.made_up_runs import write_run
 from tests.testing.programs import Program
 from tff_algos.experiments.comparison import runs as runs_lib
+from tff_algos.experiments.comparison.columns import ComparisonError
 from tff_algos.experiments.comparison.rows import Row
 from tff_algos.experiments.comparison.runs import execute_all, make_runs
 
@@ -134,3 +135,25 @@ def test_an_error_when_a_run_has_ended_stops_the_others(tmp_path):
     with pytest.raises(ValueError, match="ours"):
         execute_all(make_runs(ROWS, 2, tmp_path), 1, ended, program)
     assert len(program.calls) == 1
+
+
+def test_folders_of_complete_runs_with_other_flags_are_refused_before_any_run(tmp_path):
+    runs = make_runs(ROWS, 1, tmp_path)
+    execute_all(runs, 1, _nothing, Program())
+    runs_lib.check_folders(runs)
+    changed = [Row(label="fedavg", arguments=("--algo=fedavg", "--total_rounds=9"))]
+    with pytest.raises(ComparisonError, match="seed=0 holds another run"):
+        runs_lib.check_folders(make_runs(changed, 1, tmp_path))
+
+
+def test_a_run_on_a_file_that_has_changed_is_not_done(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("a,label\n1,0\n")
+    rows = [Row(label="fedavg", arguments=("--algo=fedavg", f"--task=csv:{file}"))]
+    runs = make_runs(rows, 1, tmp_path)
+    execute_all(runs, 1, _nothing, Program())
+    assert runs[0].is_done
+    file.write_text("a,label\n1,0\n2,1\n")
+    assert not runs[0].is_done
+    with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
+        runs_lib.check_folders(runs)

@@ -28,6 +28,8 @@ are excluded. A completed run is not repeated with the same flags, a stopped run
 resumed, and a failed run is reported while the others go on.
 """
 
+import csv
+import io
 import pathlib
 import signal
 import sys
@@ -54,6 +56,7 @@ from tff_algos.experiments.comparison.rows import Row, make_rows, serialized
 from tff_algos.experiments.comparison.runs import (
     Outcomes,
     Run,
+    check_folders,
     execute_all,
     make_runs,
     tell_failure,
@@ -127,10 +130,7 @@ def compare(
     """
     common = [f"--{name}={_text(value)}" for name, value in settings.items()]
     common += [f"--module={name}" for name in modules]
-    axes = [
-        f"{name}={','.join(map(_text, values))}"
-        for name, values in (grid or {}).items()
-    ]
+    axes = [_axis(name, values) for name, values in (grid or {}).items()]
     if seeds < 1:
         raise ComparisonError(f"seeds={seeds}: expected an integer >= 1.")
     if jobs < 1:
@@ -144,6 +144,13 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _axis(name: str, values: Sequence[Any]) -> str:
+    """Returns an axis of a grid; values with commas are quoted."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(map(_text, values))
+    return f"{name}={line.getvalue()}"
 
 
 @attrs.frozen(kw_only=True)
@@ -187,6 +194,7 @@ def _run(
     for note in report.notes({row: () for row in rows}):
         print(note, file=sys.stderr, flush=True)
     runs = make_runs(rows, seeds, folder)
+    check_folders(runs)
     to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
     checks.check(list(to_run), plan.what, plan.choices)
     failed = []
@@ -269,7 +277,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = pathlib.Path(values.output_dir or _DEFAULT_DIR)
     try:
         found = _run(plan, values.seeds, columns, values.jobs, folder)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         print(
             f"stopped; the same command with --output_dir={folder} goes on",
             file=sys.stderr,

@@ -73,7 +73,10 @@ def make_rows(
     folders = []
     for contender in contenders:
         if pathlib.Path(contender, CONFIG_FILE).is_file():
-            folders.append(pathlib.Path(contender))
+            folder = pathlib.Path(contender)
+            if folder.resolve() in [each.resolve() for each in folders]:
+                raise ComparisonError(f"{contender} is there twice.")
+            folders.append(folder)
             continue
         for (name, preset), point in itertools.product(_named(contender, what), points):
             row, settings = _row(name, preset, common, point, what)
@@ -213,9 +216,13 @@ def _check_used(
     what: Declarations,
 ) -> None:
     """Raises `ComparisonError` if no row has a setting that all were to have."""
-    if not arguments or not rows:
+    if not arguments:
         return
     asked = run_flags.settings_of(parse_flags(arguments, what), what)
+    if asked and not rows:
+        raise ComparisonError(
+            f"--{next(iter(asked))} cannot be set: all rows are runs that have ended."
+        )
     for name, value in asked.items():
         if name not in used:
             owners = ", ".join(what.users[name])
@@ -236,6 +243,12 @@ def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
             )
         settings = _settings(folder)
         key = json.dumps({k: v for k, v in settings.items() if k != "seed"})
+        for other in by_settings.get(key, []):
+            if _settings(other).get("seed") == settings.get("seed"):
+                raise ComparisonError(
+                    f"{folder} and {other} are runs of the same settings and seed; "
+                    "expected one of them."
+                )
         by_settings.setdefault(key, []).append(folder)
         algorithms[key] = settings.get("algo", "")
     once = collections.Counter(algorithms.values())

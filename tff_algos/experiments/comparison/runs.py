@@ -2,15 +2,21 @@
 
 import concurrent.futures
 import itertools
+import os
 import pathlib
 import re
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from tff_algos.experiments import files
-from tff_algos.experiments.comparison.columns import Results, read_results
+from tff_algos.experiments.comparison.columns import (
+    ComparisonError,
+    Results,
+    read_results,
+)
 from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row
 
@@ -46,8 +52,9 @@ class Run:
 
     @property
     def flags_text(self) -> str:
-        """The arguments as a flag file."""
-        return "".join(f"{argument}\n" for argument in self.arguments)
+        """The arguments as a flag file, with what differs if own data do."""
+        lines = [*self.arguments, *_versions_of_data(self.arguments)]
+        return "".join(f"{line}\n" for line in lines)
 
     @property
     def is_done(self) -> bool:
@@ -59,6 +66,38 @@ class Run:
             (self.folder / "summary.json").exists()
             and done.exists()
             and done.read_text() == self.flags_text
+        )
+
+
+def _versions_of_data(arguments: Sequence[str]) -> list[str]:
+    """Returns comments with the size and time of a task's own file or folder."""
+    task = next((each for each in arguments if each.startswith("--task=")), "")
+    form, _, path = task.removeprefix("--task=").partition(":")
+    if not path or not os.path.exists(path):
+        return []
+    paths = sorted(pathlib.Path(path).rglob("*")) or [pathlib.Path(path)]
+    stats = [
+        (str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in paths
+    ]
+    return [f"# {form}: {zlib.crc32(repr(stats).encode()):08x}"]
+
+
+def check_folders(runs: Sequence[Run]) -> None:
+    """Raises `ComparisonError` if a run's folder holds a complete run of other flags."""
+    for run in runs:
+        done = run.folder / _DONE_FILE
+        if run.row.folders or not done.exists() or done.read_text() == run.flags_text:
+            continue
+        before, now = (
+            set(done.read_text().splitlines()),
+            set(run.flags_text.splitlines()),
+        )
+        differing = sorted(
+            "its data" if each.startswith("#") else each for each in before - now
+        )
+        raise ComparisonError(
+            f"{run.folder} holds another run ({', '.join(differing) or 'fewer flags'}); "
+            "choose another --output_dir."
         )
 
 
