@@ -11,7 +11,7 @@ divided by a partition.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 import numpy as np
@@ -28,6 +28,8 @@ from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import (
     HyperparameterError,
     UnusableHyperparameterError,
+    hparam,
+    record,
 )
 
 DEFAULT_PARTITION = "iid:10"
@@ -35,7 +37,7 @@ _READ_BATCH_SIZE = 4096
 _MAX_NAMES = 10
 
 
-@attrs.frozen(kw_only=True)
+@record
 class Treatment:
     """What becomes of own data, whatever they are read from.
 
@@ -52,20 +54,11 @@ class Treatment:
     """
 
     model: str | tff.learning.models.FunctionalModel = "mlp"
-    partition: str | None = None
-    client_test_fraction: float = 0.2
-    eval_client_fraction: float = 0.0
-    standardize: bool = True
-    seed: int = 0
-
-    def __attrs_post_init__(self):
-        for name, valid in (
-            ("client_test_fraction", "(0, 1)"),
-            ("eval_client_fraction", "[0, 1)"),
-        ):
-            value = getattr(self, name)
-            if not 0 <= value < 1 or (value == 0 and valid[0] == "("):
-                raise HyperparameterError(name, value, f"a number in {valid}")
+    partition: Annotated[str | None, hparam()] = None
+    client_test_fraction: Annotated[float, hparam(above=0, below=1)] = 0.2
+    eval_client_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
+    standardize: Annotated[bool, hparam()] = True
+    seed: Annotated[int, hparam(low=0)] = 0
 
 
 def from_arrays(

@@ -100,3 +100,9 @@ def test_scaffolds_option_one_is_the_gradient_over_the_clients_examples():
     rows, _ = rows_after_a_round(stage)
     for row, client in zip(rows, local_steps.CLIENTS, strict=True):
         np.testing.assert_allclose(row, client.gradient(START), rtol=1e-9)
+
+
+def test_clients_data_without_their_fields_are_named():
+    scaffold = process("scaffold")
+    with pytest.raises(TypeError, match="Expected examples, client_index, memory of"):
+        scaffold.next(scaffold.initialize(), [CLIENTS[0].batches()])

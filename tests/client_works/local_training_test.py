@@ -74,3 +74,14 @@ def test_a_rate_decays_by_the_power_of_the_round(decay, expected):
 def test_a_decay_out_of_range_is_named(decay):
     with pytest.raises(HyperparameterError, match=f"decay={decay}.*in \\(0, 1\\]"):
         local_training.build_local_update(SGD(0.1), client_learning_rate_decay=decay)
+
+
+def test_the_rate_of_a_schedule_does_not_decay_as_well():
+    optimizer = tff.learning.optimizers.schedule_learning_rate(
+        tff.learning.optimizers.build_sgdm(0.1), lambda step: 0.1
+    )
+    state = optimizer.initialize(tf.TensorSpec([2]))
+    with pytest.raises(
+        HyperparameterError, match="client_learning_rate_decay=0.5 cannot be used with"
+    ):
+        local_training.decay_learning_rate(optimizer, state, 0.5, tf.constant(1))

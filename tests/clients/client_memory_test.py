@@ -428,3 +428,9 @@ def test_reports_that_cannot_be_stored_change_nothing(tmp_path, directory):
         with pytest.raises(error, match=message):
             memory.update(report)
     assert memory.row(0)["weights"][0][0, 0] == memory.row(1)["weights"][0][0, 0] == 1
+
+
+def test_another_measurement_than_the_memorys_is_named():
+    memory = make(None)
+    with pytest.raises(ValueError, match="'memory'.*found aggregator, client_work"):
+        memory.update({"aggregator": (), "client_work": {}})

@@ -99,6 +99,17 @@ def test_a_task_that_is_already_loaded_runs(tmp_path):
     assert result.metrics["train/num_examples"].min() > 0
 
 
+def test_fewer_clients_than_a_round_has_by_default_all_take_part(tmp_path):
+    task = tasks.from_arrays(
+        np.arange(40.0).reshape(20, 2), np.arange(20) % 2, partition="iid:3"
+    )
+    spec = launch.build_spec(
+        catalog.get("fedavg"), task, {}, Launch(output_dir=str(tmp_path))
+    )
+    assert spec.stages[0].clients_per_round == 3
+    assert spec.hyperparameters["clients_per_round"] == 3
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -108,6 +119,7 @@ def test_a_task_that_is_already_loaded_runs(tmp_path):
         ),
         ({"epsilon": 0.5}, "it belongs to --algo=fedmgda, --algo=fedmgda_plus"),
         ({"no_such": 1}, "no_such=1 cannot be used with .*: nothing has it"),
+        ({"client_learning_rat": 1}, "has it; did you mean client_learning_rate?"),
         ({"client_learning_rate": "x"}, "client_learning_rate='x' .*a number > 0"),
         (
             {"runtime": "native", "runtime_devices": ["CPU:0"]},

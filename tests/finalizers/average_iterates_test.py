@@ -1,5 +1,7 @@
 """The mean of the models of all rounds, against plain NumPy."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,6 +88,14 @@ def test_it_measures_and_rejects_as_the_finalizer_within():
     np.testing.assert_allclose(vector(output.state.average), vector(output.result))
 
 
+def test_an_update_whose_norm_overflows_is_rejected_and_not_averaged():
+    finalizer, _ = averaging(np.float32)
+    updates = np.stack([UPDATES[0], np.full_like(UPDATES[0], 1e30)])
+    _, output = run(finalizer, updates, np.float32)
+    assert output.measurements["num_rejected_rounds"] == 1
+    assert output.state.num_rounds == 1
+
+
 def _counting():
     """A finalizer that counts rounds in weights that are integers."""
 
@@ -102,6 +112,10 @@ def _counting():
             (weights.trainable[0] - update[0],), (weights.non_trainable[0] + 1,)
         )
 
+    @tff.tensorflow.computation
+    def none_rejected():
+        return tf.constant(0)
+
     @tff.federated_computation
     def initialize():
         return tff.federated_value((), tff.SERVER)
@@ -113,8 +127,11 @@ def _counting():
     )
     def next_fn(state, weights, update):
         moved = tff.federated_map(move, (weights, update))
+        measured = collections.OrderedDict(
+            num_rejected_rounds=tff.federated_eval(none_rejected, tff.SERVER)
+        )
         return tff.templates.MeasuredProcessOutput(
-            state, moved, tff.federated_value((), tff.SERVER)
+            state, moved, tff.federated_zip(measured)
         )
 
     return learning.templates.FinalizerProcess(initialize, next_fn), initial

@@ -70,3 +70,15 @@ def test_a_model_of_too_few_blocks_is_refused():
     assert local_model.require_blocks(model, minimum=3) is model
     with pytest.raises(TypeError, match="at least 4 blocks, found one of 3"):
         local_model.require_blocks(model, minimum=4)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (None, "Expected model_fn to be .*, found <class 'NoneType'>"),
+        (tf.keras.Sequential([]), "Tip: a function that calls .*from_keras_model"),
+    ],
+)
+def test_what_is_no_model_says_of_which_argument(model, message):
+    with pytest.raises(TypeError, match=message):
+        local_model.is_functional(model)

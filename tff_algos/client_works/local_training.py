@@ -17,7 +17,11 @@ from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientDataFields
-from tff_algos.hyperparameters import HyperparameterError, Interval
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    Interval,
+    UnusableHyperparameterError,
+)
 from tff_algos.models import local_model
 from tff_algos.models.local_model import (
     BatchResult,
@@ -134,6 +138,12 @@ def decay_learning_rate(
         return state
     hparams = optimizer.get_hparams(state)
     key = tff.learning.optimizers.LEARNING_RATE_KEY
+    if key not in hparams:
+        raise UnusableHyperparameterError(
+            "client_learning_rate_decay",
+            decay,
+            "with an optimizer that has no learning rate to set, as a schedule's",
+        )
     learning_rate = tf.convert_to_tensor(hparams[key])
     factor = tf.pow(decay, tf.cast(round_num, tf.float32))
     decayed = collections.OrderedDict(hparams)

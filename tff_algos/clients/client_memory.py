@@ -262,6 +262,12 @@ class ClientMemory:
             row has been stored then.
           TypeError: If rows are not of `row_type`; no row has been stored then.
         """
+        expected = ("client_index", "accepted", "row")
+        if not {*expected} <= {*report}:
+            raise ValueError(
+                f"Expected the round's metrics['client_work']['memory'], with "
+                f"{', '.join(expected)}; found {', '.join(map(str, report)) or 'nothing'}."
+            )
         clients = np.asarray(report["client_index"])
         columns = self._checked_columns(report["row"], len(clients))
         accepted = np.flatnonzero(np.asarray(report["accepted"]))

@@ -212,6 +212,9 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
 def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
     """Yields the elements of a struct with their types, checking their names."""
     # Of empty tuples, states have many, and TFF first asks whether these have names.
+    if isinstance(value, tf.data.Dataset):
+        names = ", ".join(structure.name_list(type_spec)) or "elements"
+        raise TypeError(f"Expected {names} of {type_spec}, found a dataset.")
     if type(value) in (list, tuple):
         elements = [(None, element) for element in value]
     else:

@@ -158,8 +158,12 @@ def by_user(
 
 def _nobody(name: str, users: Sequence[str]) -> str:
     """Says that none of a run's users has a setting, and who has it."""
-    owners = load().users.get(name, {})
-    belongs = f"it belongs to {', '.join(owners)}" if owners else "nothing has it"
+    users_of = load().users
+    owners = users_of.get(name, {})
+    belongs = f"it belongs to {', '.join(owners)}"
+    if not owners:
+        nearest = difflib.get_close_matches(name, users_of, n=1)
+        belongs = "nothing has it" + "".join(f"; did you mean {n}?" for n in nearest)
     return f"with {' '.join(users[1:])}: {belongs}"
 
 

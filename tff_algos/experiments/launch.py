@@ -190,6 +190,14 @@ def resolve(
     )
 
 
+def _within(resolved: Settings, chosen: Settings, num_clients: int) -> Settings:
+    """Returns settings with no more clients per round, unless chosen, than there are."""
+    size = resolved.get("clients_per_round")
+    if "clients_per_round" in chosen or size is None or size <= num_clients:
+        return resolved
+    return {**resolved, "clients_per_round": num_clients}
+
+
 def build_spec(
     recipe: Recipe, task: TaskEntry | Task, settings: Settings, launch: Launch
 ) -> RunSpec:
@@ -223,6 +231,7 @@ def build_spec(
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
     task = recipe.prepare_task(task, resolved)
+    resolved = _within(resolved, settings, len(task.train_client_ids))
     attack = malicious_clients.build(
         options.attack,
         options.malicious_clients,

@@ -6,8 +6,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.finite import all_finite
-
 
 class AverageState(NamedTuple):
     """The state of an averaging finalizer.
@@ -30,10 +28,10 @@ def build_average_iterates_finalizer(
     """Builds a finalizer that averages the models that `inner` returns.
 
     The learning process continues from the latest model; the mean is in the state.
-    Rounds whose aggregate is not finite, which finalizers reject, are not averaged.
+    Rounds that it rejects are not averaged.
 
     Args:
-      inner: The finalizer that updates the model.
+      inner: The finalizer that updates the model and measures `num_rejected_rounds`.
       initial_weights: `( -> ModelWeights)`, the mean before the first round.
 
     Returns:
@@ -57,13 +55,11 @@ def build_average_iterates_finalizer(
             )
         )
 
-    @tff.tensorflow.computation(
-        weights_type, np.int32, weights_type, update_type.member
-    )
+    @tff.tensorflow.computation(weights_type, np.int32, weights_type, np.int32)
     @tf.function
-    def add(average, num_rounds, weights, update):
+    def add(average, num_rounds, weights, num_rejected_rounds):
         # A rejected round has not produced a model.
-        made = tf.cast(all_finite(update), tf.int32)
+        made = tf.cast(tf.equal(num_rejected_rounds, 0), tf.int32)
         count = num_rounds + made
 
         def moved(old, new):
@@ -82,7 +78,13 @@ def build_average_iterates_finalizer(
     def next_fn(state, weights, update):
         output = inner.next(state.inner, weights, update)
         average, num_rounds = tff.federated_map(
-            add, (state.average, state.num_rounds, output.result, update)
+            add,
+            (
+                state.average,
+                state.num_rounds,
+                output.result,
+                output.measurements["num_rejected_rounds"],
+            ),
         )
         return tff.templates.MeasuredProcessOutput(
             tff.federated_zip(AverageState(output.state, average, num_rounds)),

@@ -306,11 +306,15 @@ def is_functional(model: ModelOrFn) -> bool:
     """
     if isinstance(model, tff.learning.models.FunctionalModel):
         return True
-    if callable(model):
+    # Keras' models can be called as well.
+    is_keras = hasattr(type(model), "trainable_weights")
+    if callable(model) and not is_keras:
         return False
+    tip = " Tip: a function that calls tff.learning.models.from_keras_model." * is_keras
     raise TypeError(
-        "Expected a tff.learning.models.FunctionalModel or a no-argument function "
-        f"that returns a tff.learning.models.VariableModel, found {type(model)}."
+        "Expected model_fn to be a tff.learning.models.FunctionalModel or a no-argument "
+        "function that returns a tff.learning.models.VariableModel, found "
+        f"{type(model)}.{tip}"
     )
 
 
