@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import types
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -132,29 +133,30 @@ def _without_missing(words: np.ndarray | None) -> np.ndarray | None:
 
 
 def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
+    if not zipfile.is_zipfile(path):
+        raise TaskError(
+            f"{path} is not an npz archive, which numpy.savez writes (a single array "
+            "and a CSV file are none)."
+        )
+    wanted = [
+        ("features", options.features),
+        ("label", options.label),
+        ("client_column", options.client_column),
+    ]
     try:
         with damage.reading(), np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise TaskError(f"{path} is a single array, expected an npz archive.")
-            return tuple(
-                None if name is None else _array(file, flag, name, path)
-                for flag, name in (
-                    ("features", options.features),
-                    ("label", options.label),
-                    ("client_column", options.client_column),
-                )
-            )
+            there = list(file.files)
+            found = {name: file[name] for _, name in wanted if name in there}
     except damage.Unfit as error:
         raise TaskError(f"{path}: {error}.") from error
-
-
-def _array(file: Any, flag: str, name: str, path: pathlib.Path) -> np.ndarray:
-    if name not in file.files:
-        raise TaskError(
-            f"--{flag}={messages.shortened(name)}: {path} has no such array; its arrays "
-            f"are: {', '.join(file.files) or 'none'}."
-        )
-    return file[name]
+    for flag, name in wanted:
+        if name is not None and name not in found:
+            raise TaskError(
+                f"--{flag}={messages.shortened(name)}: {path} has no such array; its "
+                f"arrays are: {', '.join(there) or 'none'}."
+            )
+    features, labels, clients = (found.get(name) for _, name in wanted)
+    return features, labels, clients
 
 
 def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:

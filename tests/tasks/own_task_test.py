@@ -65,7 +65,7 @@ def test_a_folder_becomes_a_task(folder):
         ("folder:{}/people.csv", {}, "people.csv: there is no such folder"),
         ("csv:{}/people.csv", {}, "--label=label: .*columns are: dose, sex, site, ill"),
         ("npz:{}/arrays.npz", {"label": "z"}, "--label=z: .* arrays are: x, y, who"),
-        ("npz:{}/people.csv", {}, "people.csv: it cannot be read"),
+        ("npz:{}/people.csv", {}, "people.csv is not an npz archive"),
         ("csv:{}/arrays.npz", {}, "cannot be read as CSV"),
     ],
 )

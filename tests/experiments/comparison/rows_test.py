@@ -173,3 +173,15 @@ def test_flags_for_runs_that_have_ended_are_refused(tmp_path):
     write_run(tmp_path / "run")
     with pytest.raises(ComparisonError, match="--total_rounds cannot be set: all rows"):
         make_rows([str(tmp_path / "run")], ["--total_rounds=5"], [], WHAT)
+
+
+def test_runs_on_different_tasks_say_on_which(tmp_path):
+    for name in ("mnist", "emnist"):
+        write_run(tmp_path / name)
+        config = {"hyperparameters": {"algo": "fedavg", "task": name, "seed": 0}}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    rows = make_rows([str(tmp_path / "mnist"), str(tmp_path / "emnist")], [], [], WHAT)
+    assert [row.label for row in rows] == [
+        "fedavg on mnist (mnist)",
+        "fedavg on emnist (emnist)",
+    ]

@@ -236,6 +236,7 @@ def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
     """Returns the rows of existing runs; those that differ in the seed are one row."""
     by_settings: dict[str, list[pathlib.Path]] = {}
     algorithms: dict[str, str] = {}
+    tasks: dict[str, str | None] = {}
     for folder in folders:
         if not (folder / "summary.json").is_file():
             raise ComparisonError(
@@ -250,7 +251,11 @@ def _existing(folders: Sequence[pathlib.Path]) -> list[Row]:
                     "expected one of them."
                 )
         by_settings.setdefault(key, []).append(folder)
-        algorithms[key] = settings.get("algo", "")
+        algorithms[key], tasks[key] = settings.get("algo", ""), settings.get("task")
+    if len({*tasks.values()} - {None}) > 1:
+        algorithms = {
+            key: f"{each} on {tasks[key]}" for key, each in algorithms.items()
+        }
     once = collections.Counter(algorithms.values())
     rows = []
     for key, paths in by_settings.items():
