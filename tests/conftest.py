@@ -5,6 +5,7 @@ import lzma
 import os
 import pathlib
 import shutil
+import signal
 import sqlite3
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -19,6 +20,11 @@ from tests.testing.tiers import (  # noqa: F401
 from tff_algos import compat, execution  # noqa: F401
 
 _NUM_WRITERS = 40
+
+# Programs in the background ignore SIGINT, and so do their children; TFF ends its worker
+# by SIGINT and waits until it has ended.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _data_folder() -> pathlib.Path | None:

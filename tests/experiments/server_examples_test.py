@@ -106,5 +106,5 @@ def test_a_shared_set_is_dealt_out():
 
 
 def test_an_unknown_mode_is_named():
-    with pytest.raises(ValueError, match="'full', 'split'.*found 'some'"):
+    with pytest.raises(ValueError, match="mode='some' .*: expected one of full, split"):
         tff_algos.with_shared_examples(OWN.get, tuple(OWN), SHARED, mode="some")

@@ -22,7 +22,6 @@ from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientData, ClientDataFields
-from tff_algos.execution import graph_contents
 from tff_algos.finite import global_norm, zero_unless
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
@@ -277,7 +276,9 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
             return view.loss_gradients(weights, view.initial_metrics(), batch).gradients
 
         traced = loss_gradients.get_concrete_function(model.input_spec)
-        ops.update(n.op for n in graph_contents.all_nodes(traced.graph.as_graph_def()))
+        graph_def = traced.graph.as_graph_def()
+        functions = [function.node_def for function in graph_def.library.function]
+        ops.update(node.op for nodes in [graph_def.node, *functions] for node in nodes)
         return 0
 
     del gradient_ops

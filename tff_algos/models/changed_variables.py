@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 import tensorflow_federated as tff
-
-from tff_algos.execution.variable_functions import Functions
+from tensorflow.python.framework import auto_control_deps_utils
 
 
 def changed_in_training(model: tff.learning.models.VariableModel) -> tuple[bool, ...]:
@@ -24,16 +23,15 @@ def changed_in_training(model: tff.learning.models.VariableModel) -> tuple[bool,
         model.forward_pass(batch, training=True)
 
     traced = tf.function(forward_pass).get_concrete_function(model.input_spec)
-    library = traced.graph.as_graph_def().library
-    library.function.append(traced.function_def)
-    with traced.graph.as_default():  # It knows the functions that are called.
-        name = traced.function_def.signature.name
-        assigned = Functions(library).written_arguments(name)
-    first = len(traced.inputs) - len(traced.captured_inputs)
+    graph = traced.graph
+    only_read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(
+        graph
+    )
+    first = len(graph.inputs) - len(traced.captured_inputs)
     handles = {
         id(handle)
         for position, handle in enumerate(traced.captured_inputs, first)
-        if position in assigned
+        if position not in only_read
     }
     return tuple(
         variable.dtype.is_floating and id(variable.handle) in handles
