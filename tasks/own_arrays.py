@@ -140,9 +140,12 @@ def as_words(values: np.ndarray) -> np.ndarray:
             return True
         return isinstance(value, float) and math.isnan(value)
 
-    return np.array(
-        ["" if is_missing(value) else str(value) for value in values], dtype=np.str_
-    )
+    def word(value: Any) -> str:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        return "" if is_missing(value) else str(value)
+
+    return np.array(list(map(word, values)), dtype=np.str_)
 
 
 def by_client(

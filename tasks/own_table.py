@@ -115,6 +115,11 @@ def encode(
                     f"--{flag}={messages.shortened(column)}: expected columns out of "
                     f"{_listed(others if flag == 'features' else chosen)}."
                 )
+        repeated = [column for column in used if list(used).count(column) > 1]
+        if repeated:
+            raise TaskError(
+                f"--{flag}={messages.shortened(repeated[0])}: that column is there twice."
+            )
     if not chosen:
         raise TaskError(f"{name} has no column to learn from besides its label.")
     labels = columns[roles.label]

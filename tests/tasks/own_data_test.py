@@ -193,3 +193,13 @@ def test_tables_that_mean_nothing_are_refused():
     moments = np.array(["2024-01-01", "NaT", "2024-01-03", "2024-01-04"], "M8[s]")
     with pytest.raises(TaskError, match="column 'when' has 'NaT' in row 2"):
         tasks.from_data_frame({"when": moments, "label": [0, 1, 0, 1]}, "label")
+
+
+def test_bytes_are_words_and_a_column_is_there_once():
+    x = np.arange(6.0)[:, np.newaxis]
+    words = np.array([b"a", b"b", b"a", b"b", b"a", b"b"], object)
+    task = tasks.from_arrays(x, words, partition="iid:1")
+    assert task.encoding["classes"] == ["a", "b"]
+    table = {"age": np.arange(4.0), "label": [0, 1, 0, 1]}
+    with pytest.raises(TaskError, match="--features=age: that column is there twice"):
+        tasks.from_data_frame(table, "label", features=["age", "age"])

@@ -88,3 +88,14 @@ def test_a_client_column_replaces_a_partition():
 def test_forms_without_a_path_are_told_the_form(name):
     with pytest.raises(TaskError, match=r"did you mean csv:FILE\?"):
         tasks.get(name)
+
+
+@pytest.mark.parametrize("word", ["NA", "NaN", "NULL", "nan", "<NA>", ""])
+def test_cells_that_stand_for_nothing_are_no_class_and_no_client(word, tmp_path):
+    labels, clients = tmp_path / "labels.csv", tmp_path / "clients.csv"
+    labels.write_text(f"a,label\n1,x\n2,y\n3,{word}\n")
+    with pytest.raises(TaskError, match="example 2 has no label"):
+        _load(f"csv:{labels}")
+    clients.write_text(f"a,who,label\n1,u,x\n2,{word},y\n3,u,x\n")
+    with pytest.raises(TaskError, match="example 1 has no client"):
+        _load(f"csv:{clients}", client_column="who")
