@@ -50,7 +50,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
             f"{name}: features[{where}] is {rounded[tuple(bad[0])]}, expected finite "
             "numbers."
         )
-    # Moments and amounts differ in digits that float32 has not, until they are scaled.
+    # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
     return rounded if same else found.astype(np.float64)
 

@@ -26,7 +26,7 @@ _SETTINGS = types.MappingProxyType(
     }
 )
 
-# What pandas takes for a missing value in a CSV file.
+# The words that pandas reads as missing values in a CSV file.
 _MISSING = (
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
     *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
@@ -128,7 +128,7 @@ def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
 
 
 def _without_missing(words: np.ndarray | None) -> np.ndarray | None:
-    """Returns words with empty ones for those that stand for nothing in tables."""
+    """Returns the words, with those that mark missing values replaced by empty ones."""
     return None if words is None else np.where(np.isin(words, _MISSING), "", words)
 
 

@@ -101,7 +101,7 @@ def test_questions_and_typos_are_answered_without_tensorflow(arguments):
 
 @pytest.mark.parametrize("arguments", ["--help", "--list", "compare --help"])
 def test_a_reader_that_has_seen_enough_is_no_error(arguments):
-    # `true` ends, and with it the pipe, before anything is written.
+    # `true` exits, which closes the pipe, before anything is written.
     command = f"sleep 1; {sys.executable} {ROOT / 'main.py'} {arguments}; echo $? >&2"
     found = subprocess.run(
         ["bash", "-c", f"{{ {command}; }} | true"],

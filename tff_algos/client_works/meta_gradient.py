@@ -265,7 +265,7 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
     view = local_model.create(model)
     ops = set()
 
-    # Models from Keras work only within such a computation.
+    # Functional models from Keras can be called only within a TFF computation.
     @tff.tensorflow.computation
     def gradient_ops():
         initial = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)

@@ -211,7 +211,7 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
 
 def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
     """Yields the elements of a struct with their types, checking their names."""
-    # Of empty tuples, states have many, and TFF first asks whether these have names.
+    # States contain many empty tuples, and TFF is slow to find out that they have no names.
     if isinstance(value, tf.data.Dataset):
         names = ", ".join(structure.name_list(type_spec)) or "elements"
         raise TypeError(f"Expected {names} of {type_spec}, found a dataset.")

@@ -226,7 +226,7 @@ def main() -> NoReturn:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Who reads the output, such as `head`, has seen enough of it.
+        # The program that reads the output, such as `head`, has stopped reading.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
 
