@@ -335,7 +335,7 @@ def test_who_looks_into_blocks_refuses_models_without_any(builder, model):
 
 @pytest.mark.parametrize("builder", [*REQUIRED, tff_algos.build_gradma_w])
 def test_a_model_of_the_wrong_kind_is_named(builder):
-    with pytest.raises(TypeError, match=r"Expected a .*Model.*found"):
+    with pytest.raises(TypeError, match=r"Expected model_fn to be a .*Model.*found"):
         build(builder, 3)
 
 
