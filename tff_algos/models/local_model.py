@@ -339,8 +339,8 @@ def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel
     if isinstance(model, block_model.BlockModel):
         found = f"one of {model.num_blocks}"
     raise TypeError(
-        f"Expected a tff_algos.models.BlockModel of at least {minimum} blocks, "
-        f"found {found}."
+        "Expected model_fn to be a tff_algos.models.BlockModel of at least "
+        f"{minimum} blocks, found {found}."
     )
 
 
