@@ -14,7 +14,7 @@ _MAX_PIXEL = np.float32(255.0)
 
 
 def checked_features(features: Any, name: str) -> np.ndarray:
-    """Returns features as uint8 images, or as float32, or float64 where that rounds them.
+    """Returns features as uint8 images, else as float32, or float64 if that rounds them.
 
     Args:
       features: [n, features], [n, height, width] or [n, height, width, channels].
@@ -52,7 +52,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         )
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
-    return rounded if same else found.astype(np.float64)
+    return rounded if same else found.astype(np.float64, copy=False)
 
 
 def _refuse_masked(values: Any, what: str, name: str) -> None:
@@ -116,9 +116,9 @@ def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
 
 
 def _as_numbers(labels: np.ndarray) -> np.ndarray:
-    """Returns words that are all numbers as numbers, and others as they are.
+    """Returns labels as numbers if all of them are numbers, otherwise unchanged.
 
-    Numbers with leading zeros, or more digits than a number has, are words.
+    Numbers with leading zeros, or too large to be exact in float64, are words.
     """
     try:
         numbers = labels.astype(np.float64)
@@ -135,7 +135,7 @@ def as_words(values: np.ndarray) -> np.ndarray:
     """Returns Python objects as text; None, NaN, NA and NaT become empty."""
 
     def is_missing(value: Any) -> bool:
-        # pandas' own, which it may not be there to compare with.
+        # By name, because pandas may not be installed.
         if value is None or type(value).__name__ in ("NAType", "NaTType"):
             return True
         return isinstance(value, float) and math.isnan(value)

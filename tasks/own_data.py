@@ -280,7 +280,7 @@ def _fingerprint(
     parts: Sequence[np.ndarray],
     how: Treatment,
 ) -> str:
-    """Returns what is the same for the same examples, divided and treated alike."""
+    """Returns a digest of the examples, their division among clients and treatment."""
     digest = hashlib.sha256()
     for array in (x, y, *parts):
         digest.update(repr((array.shape, array.dtype.str)).encode())

@@ -48,10 +48,10 @@ class Task:
         examples, without reading the examples; None if labels are not classes of
         examples or if it would take as long as reading the examples.
       origin: How another process reads `examples`; None to send them to it.
-      fingerprint: What differs if own data, or what becomes of them, do; "" for datasets
-        that do not change.
-      encoding: What own data were turned into: `classes` in the order of the model's
-        outputs, and the `mean` and `deviation` of features; None for other datasets.
+      fingerprint: A digest of the user's own data and of how they are treated; "" for
+        published datasets.
+      encoding: How the user's own data are encoded: `classes`, in the order of the
+        model's outputs, and the features' `mean` and `deviation`; else None.
     """
 
     name: str

@@ -15,8 +15,8 @@ A round, q_k client k's query loss and S the clients of the cohort:
 Reduces to: uniform FedSGD with K = 0 and all examples as query; MAML and FOMAML agree
 where losses are linear in the weights.
 
-A client divides its examples again into batches of the size of its first one, so that a
-smaller batch, of which an epoch may have one, is the last.
+A client regroups its examples into batches of the size of its first one, so only the last
+batch of a pass may be smaller.
 
 Cost per round: FedSGD's communication. Back through K steps, MAML keeps the weights
 before each of them, or about the square root of them (`max_trajectory_bytes`).

@@ -12,8 +12,8 @@ A round, F_k client k's loss over all of its examples and p_k its weight, sum p_
 Reduces to: FedSGD with E = 1; with equal numbers of batches, MAML(K) whose query is all
 examples, under uniform weights.
 
-A client divides its examples again into batches of the size of its first one, so that a
-smaller batch, of which an epoch may have one, is the last.
+A client regroups its examples into batches of the size of its first one, so only the last
+batch of a pass may be smaller.
 
 Cost per round: FedSGD's communication. A client keeps the weights before each of its
 steps, or about the square root of them (`max_trajectory_bytes`), and the activations of

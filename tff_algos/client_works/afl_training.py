@@ -101,7 +101,7 @@ def build_agnostic_training_client_work(
         that returns a `tff.learning.models.VariableModel`.
       optimizer: The client optimizer.
       num_clients: The number of all clients.
-      mixture_learning_rate: Per loss.
+      mixture_learning_rate: Learning rate of lambda, per loss.
       afl_mode: "epochs": a client trains on all of its batches; "batch": it takes one
         step, on its first batch.
       afl_loss: Whether a client's loss is the mean over its "batches" of their mean

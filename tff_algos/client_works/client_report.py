@@ -23,7 +23,7 @@ def client_weight(
 
 @attrs.frozen
 class UpdateWithStatistics:
-    """The update of a model some of whose weights are statistics of examples.
+    """The update of a model that has moving statistics of examples.
 
     Attributes:
       update: The update of the trainable weights, with their structure.

@@ -69,7 +69,7 @@ def epochs_then_all(
     """Trains for E - 1 epochs; the query is all of the client's examples (UGA).
 
     Args:
-      num_epochs: The epochs, the query among them.
+      num_epochs: The number of epochs, including the query.
       epochs_in_data: Whether the client's data hold E epochs, which may differ in order,
         or one epoch that is repeated.
 
@@ -92,7 +92,7 @@ def steps_then_query(
     """Trains for K steps on the client's batches, repeating them if they run out.
 
     Args:
-      num_steps: The local steps.
+      num_steps: The number of local steps.
       query: As in `Episode`.
 
     Raises:
@@ -179,7 +179,7 @@ def build_meta_gradient_client_work(
         function of weights and batch, dropout included. With `first_order`,
         a no-argument function that returns a `tff.learning.models.VariableModel` is
         valid too.
-      client_learning_rate: Of the local steps.
+      client_learning_rate: Learning rate of the local steps.
       episode: The clients' support and query: `epochs_then_all` or
         `steps_then_query`.
       client_weighting: Whether clients are weighted by the examples of their query or

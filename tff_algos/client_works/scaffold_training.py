@@ -49,7 +49,7 @@ def build_scaffold_client_work(
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
-      client_learning_rate: Of plain SGD.
+      client_learning_rate: Learning rate of plain SGD.
       num_clients: The number of all clients.
       control_variate: The new c_k: "mean_step" (the paper's option II), c_k - c +
         delta_k / (J_k * eta), the mean gradient of the J_k steps; or "full_gradient"

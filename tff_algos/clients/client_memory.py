@@ -40,7 +40,7 @@ from tff_algos.hyperparameters import checked, hparam
 FILE_NAME = "client_memory.rows"
 
 _NEVER = -1
-# The number of a write and the checksum of it and the record.
+# The number of the write, then the checksum of the record and this number.
 _TRAILER = struct.Struct("<QI")
 
 

@@ -211,10 +211,10 @@ def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
 
 def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
     """Yields the elements of a struct with their types, checking their names."""
-    # States contain many empty tuples, and TFF is slow to find out that they have no names.
     if isinstance(value, tf.data.Dataset):
         names = ", ".join(structure.name_list(type_spec)) or "elements"
         raise TypeError(f"Expected {names} of {type_spec}, found a dataset.")
+    # States contain many empty tuples, and TFF is slow to tell that they have no names.
     if type(value) in (list, tuple):
         elements = [(None, element) for element in value]
     else:

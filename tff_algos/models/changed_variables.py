@@ -1,4 +1,4 @@
-"""Which of a model's variables training changes besides the optimizer's."""
+"""Which of a model's non-trainable variables change during training."""
 
 import tensorflow as tf
 import tensorflow_federated as tff

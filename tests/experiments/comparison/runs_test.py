@@ -152,8 +152,9 @@ def test_a_run_on_a_file_that_has_changed_is_not_done(tmp_path):
     rows = [Row(label="fedavg", arguments=("--algo=fedavg", f"--task=csv:{file}"))]
     runs = make_runs(rows, 1, tmp_path)
     execute_all(runs, 1, _nothing, Program())
-    assert runs[0].is_done
+    assert make_runs(rows, 1, tmp_path)[0].is_done
     file.write_text("a,label\n1,0\n2,1\n")
-    assert not runs[0].is_done
+    now = make_runs(rows, 1, tmp_path)
+    assert not now[0].is_done
     with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
-        runs_lib.check_folders(runs)
+        runs_lib.check_folders(now)

@@ -146,13 +146,25 @@ def plot_clients(
             patch_artist=True,
             boxprops={"facecolor": _MODELS[kind], "alpha": 0.5},
             medianprops={"color": "black"},
+            # Where most clients have the same accuracy, a box has no width.
+            showmeans=True,
+            meanprops={
+                "marker": "D",
+                "markersize": 4,
+                "markerfacecolor": _MODELS[kind],
+                "markeredgecolor": "black",
+            },
         )
         axis.plot([], [], linewidth=8, alpha=0.5, color=_MODELS[kind], label=kind)
     axis.set_yticks(range(len(by_label)), list(by_label), fontsize=8)
     axis.set_ylim(len(by_label) - 0.4, -0.6)
+    left, right = axis.get_xlim()
+    axis.set_xlim(max(left, -1), min(right, 101))
     axis.set_xlabel("accuracy of a client, %")
     axis.set_title(
-        "box: middle half of the clients; whiskers: worst to best tenth", fontsize=9
+        "box: middle half of the clients; whiskers: 10th to 90th percentile; "
+        "diamond: mean",
+        fontsize=9,
     )
     axis.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import itertools
-import os
 import pathlib
 import re
 import sys
@@ -39,11 +38,13 @@ class Run:
       row: Its row.
       seed: Its seed; of existing runs their number.
       folder: Its results folder.
+      data_version: A comment that differs if the user's own data do.
     """
 
     row: Row
     seed: int
     folder: pathlib.Path
+    data_version: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -52,9 +53,9 @@ class Run:
 
     @property
     def flags_text(self) -> str:
-        """The arguments as a flag file, with what differs if own data do."""
-        lines = [*self.arguments, *_versions_of_data(self.arguments)]
-        return "".join(f"{line}\n" for line in lines)
+        """The arguments as a flag file, with the version of the data."""
+        lines = [*self.arguments, self.data_version]
+        return "".join(f"{line}\n" for line in lines if line)
 
     @property
     def is_done(self) -> bool:
@@ -69,17 +70,23 @@ class Run:
         )
 
 
-def _versions_of_data(arguments: Sequence[str]) -> list[str]:
-    """Returns comments with the size and time of a task's own file or folder."""
-    task = next((each for each in arguments if each.startswith("--task=")), "")
-    form, _, path = task.removeprefix("--task=").partition(":")
-    if not path or not os.path.exists(path):
-        return []
-    paths = sorted(pathlib.Path(path).rglob("*")) or [pathlib.Path(path)]
-    stats = [
-        (str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in paths
-    ]
-    return [f"# {form}: {zlib.crc32(repr(stats).encode()):08x}"]
+def _data_version(row: Row) -> str:
+    """Returns a comment that differs if the user's own data do; "" for other tasks.
+
+    Of a folder, names, sizes and times are compared, not the images.
+    """
+    task = next((each for each in row.arguments if each.startswith("--task=")), "")
+    _, _, name = task.removeprefix("--task=").partition(":")
+    path = pathlib.Path(name)
+    if name and path.is_file():
+        content = path.read_bytes()
+    elif name and path.is_dir():
+        stats = [(each, each.stat()) for each in sorted(path.rglob("*"))]
+        told = [(str(each), stat.st_size, stat.st_mtime_ns) for each, stat in stats]
+        content = repr(told).encode()
+    else:
+        return ""
+    return f"# data {zlib.crc32(content):08x}"
 
 
 def check_folders(runs: Sequence[Run]) -> None:
@@ -88,12 +95,10 @@ def check_folders(runs: Sequence[Run]) -> None:
         done = run.folder / _DONE_FILE
         if run.row.folders or not done.exists() or done.read_text() == run.flags_text:
             continue
-        before, now = (
-            set(done.read_text().splitlines()),
-            set(run.flags_text.splitlines()),
-        )
+        before = set(done.read_text().splitlines())
         differing = sorted(
-            "its data" if each.startswith("#") else each for each in before - now
+            "its data" if each.startswith("#") else each
+            for each in before - set(run.flags_text.splitlines())
         )
         raise ComparisonError(
             f"{run.folder} holds another run ({', '.join(differing) or 'fewer flags'}); "
@@ -110,10 +115,12 @@ def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list
       output_dir: Where each run gets a folder.
     """
     runs = []
+    versions = {row: _data_version(row) for row in rows}
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
             name = re.sub(r"[^\w.,=+-]", "_", row.label.replace(" ", "+"))
-            runs.append(Run(row, seed, output_dir / f"{name}+seed={seed}"))
+            folder = output_dir / f"{name}+seed={seed}"
+            runs.append(Run(row, seed, folder, versions[row]))
     for row in rows:
         runs += [Run(row, number, path) for number, path in enumerate(row.folders)]
     return runs
