@@ -1,6 +1,7 @@
 """Aggregates that only collect: recognized, and right in every way they run."""
 
 import collections
+import types
 
 import numpy as np
 import pytest
@@ -176,3 +177,40 @@ def test_rows_that_are_a_result_are_not_written_again():
         ]
     for number, rows in enumerate(results):
         np.testing.assert_array_equal(rows, np.full([3, 1 << 12], number))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "on_gpu"),
+    [
+        (tf.float32, True),
+        (tf.float64, True),
+        (tf.bool, False),
+        (tf.int32, False),
+        (tf.int64, False),
+        (tf.string, False),
+        (tf.bfloat16, False),
+    ],
+)
+def test_rows_stay_on_a_gpu_only_if_it_updates_them_in_place(dtype, on_gpu):
+    """On a GPU, TensorFlow would write booleans into a copy of rows on the CPU."""
+    device = "/job:localhost/replica:0/task:0/device:GPU:1"
+    value = types.SimpleNamespace(dtype=dtype, device=device)
+    found = accumulation._device_of_rows(value)
+    assert found == (device if on_gpu else "/device:CPU:0")
+    value.device = device.replace("GPU:1", "CPU:0")
+    assert accumulation._device_of_rows(value) == "/device:CPU:0"
+
+
+def test_rows_for_which_there_is_no_memory_are_asked_for_only_once(monkeypatch):
+    attempts = []
+
+    def empty(shape, dtype):
+        attempts.append(shape)
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(tf.raw_ops, "Empty", empty)
+    rows = accumulation._Rows(tf.zeros([0], tf.bool), 2, row_memory.RowMemory())
+    for position in range(2):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="no memory"):
+            rows.write(position, tf.constant(True), stacked=False)
+    assert attempts == [[2]]

@@ -77,19 +77,6 @@ def test_the_first_of_pfors_errors_is_told():
         map_clients(leaf, images, filters, stacked=[True, True])
 
 
-def test_loops_of_keras_recurrent_layers_are_told_by_what_they_are():
-    def step(x, states):
-        return x * states[0], [x * states[0]]
-
-    def gradient(x):
-        last, *_ = tf.keras.backend.rnn(step, x, [tf.ones([1, 2])])
-        return tf.gradients(last, x)
-
-    leaf = leaf_of(tf.function(gradient), tf.TensorSpec([1, None, 2], tf.float32))
-    with pytest.raises(NotVectorizableError, match="as in Keras' recurrent layers"):
-        map_clients(leaf, tf.ones([3, 1, 5, 2]), stacked=[True])
-
-
 def test_sums_are_added_and_other_aggregates_take_clients_one_by_one():
     (of_sums,), (in_order,) = passes_of(mean_of_doubles), passes_of(digits)
     add = chunk_functions.build_accumulate(of_sums.aggregates, CPU)

@@ -19,6 +19,8 @@ from tff_algos.execution.row_memory import RowMemory
 
 Tensors = Sequence[tf.Tensor]
 
+_HOST = "/device:CPU:0"
+
 
 def appends_rows(aggregate: Aggregate) -> bool:
     """Returns whether an aggregate appends each value tensor to its own accumulator."""
@@ -63,8 +65,9 @@ def appends_rows(aggregate: Aggregate) -> bool:
 class _Rows:
     """One row per client, written in any order and by several threads concurrently.
 
-    On the CPU the memory is not TensorFlow's: its allocator would place small tensors
-    in it and could not provide it as one block in the next round.
+    Rows of floats stay on the GPU that computes them; all others are on the CPU. There
+    the memory is not TensorFlow's: its allocator would place small tensors in it and
+    could not provide it as one block in the next round.
     """
 
     def __init__(self, before: tf.Tensor, num_clients: int, memory: RowMemory):
@@ -74,20 +77,31 @@ class _Rows:
         self._lock = threading.Lock()
         self._rows: tf.Tensor | None = None
         self._array: np.ndarray | None = None
+        self._device = _HOST
+        self._error: tf.errors.OpError | None = None
 
     def _allocate(self, value: tf.Tensor, row_shape: Sequence[int]) -> None:
         with self._lock:
+            if self._error is not None:
+                # On a GPU, every attempt would take ten seconds.
+                raise self._error
             if self._rows is not None:
                 return
             shape = [self._num_clients, *row_shape]
             dtype = np.dtype(value.dtype.as_numpy_dtype)
-            if _is_on_cpu(value) and dtype.kind in "fiu":
+            self._device = _device_of_rows(value)
+            if self._device == _HOST and dtype.kind in "fiu":
                 self._array = self._memory.take(shape, dtype)
                 capsule = self._array.__dlpack__()
                 self._rows = tf.experimental.dlpack.from_dlpack(capsule)
             else:
-                # Not tf.zeros, which may share a constant's memory.
-                self._rows = tf.raw_ops.Empty(shape=shape, dtype=value.dtype)
+                try:
+                    with tf.device(self._device):
+                        # Not tf.zeros, which may share a constant's memory.
+                        self._rows = tf.raw_ops.Empty(shape=shape, dtype=value.dtype)
+                except tf.errors.OpError as error:
+                    self._error = error
+                    raise
 
     def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
         """Writes the value at `position` or, if stacked, the values from there on."""
@@ -95,8 +109,10 @@ class _Rows:
         if self._array is None:
             rows = value if stacked else tf.expand_dims(value, 0)
             places = tf.range(position, position + rows.shape[0])
-            # Not a variable, because reading it would copy the rows.
-            tf.raw_ops.InplaceUpdate(x=self._rows, i=places, v=rows)
+            # Not a variable, because reading it would copy the rows. On another device,
+            # TensorFlow would update a copy.
+            with tf.device(self._device):
+                tf.raw_ops.InplaceUpdate(x=self._rows, i=places, v=rows)
             return
         # A tensor's own .numpy() makes a copy first.
         values = memoryview(value) if _is_on_cpu(value) else value.numpy()
@@ -113,6 +129,15 @@ class _Rows:
 
 def _is_on_cpu(tensor: tf.Tensor) -> bool:
     return tensor.device.endswith("CPU:0")
+
+
+def _device_of_rows(value: tf.Tensor) -> str:
+    """Returns where to collect a value: on a GPU if it creates and updates rows in place.
+
+    Of the dtypes for which GPUs have the op `InplaceUpdate`, `Empty` lacks some.
+    """
+    in_place = value.dtype in (tf.float16, tf.float32, tf.float64)
+    return value.device if in_place and "GPU" in value.device else _HOST
 
 
 @attrs.frozen(eq=False)

@@ -10,6 +10,7 @@ import collections
 import functools
 from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -45,10 +46,20 @@ _STATE_COPIES = 4
 # Limit on a worker's memory for clients' batches.
 _MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
-# A cohort is split into up to this many chunks of at least this many clients: with
-# fewer, op overhead outweighs the gain from a second thread (measured with logistic
-# regression).
-_MOST_SHARES, _LEAST_SHARE = 8, 64
+_MOST_SHARES = 8
+
+
+@attrs.frozen
+class ChunkLimits:
+    """Limits on the size of chunks; they do not depend on the number of devices.
+
+    Attributes:
+      num_bytes: Memory for the states of a chunk or for its clients' values.
+      least_share: A cohort is split into several chunks of at least this many clients.
+    """
+
+    num_bytes: int
+    least_share: int
 
 
 def schedule(
@@ -108,6 +119,7 @@ class BatchedPass:
         devices: Sequence[str],
         cache: client_batches.BatchCache,
         memory: RowMemory,
+        jit_compile: bool,
     ):
         """Initializes without tracing.
 
@@ -117,12 +129,20 @@ class BatchedPass:
           devices: The devices; chunks alternate between them.
           cache: The cache of clients' batches.
           memory: The memory for rows of clients' values.
+          jit_compile: Whether XLA compiles steps of shapes that recur.
         """
         self._pass = client_pass
         self._work = work
         self._cache = cache
         self._chunk_functions = [
-            Lazy(lambda d=device: chunk_functions.ChunkFunctions(client_pass, work, d))
+            Lazy(
+                functools.partial(
+                    chunk_functions.ChunkFunctions,
+                    client_pass,
+                    work,
+                    chunk_functions.Setting(device, jit_compile),
+                )
+            )
             for device in devices
         ]
         self._read_data = Lazy(lambda: chunk_functions.build_data(work))
@@ -156,15 +176,34 @@ class BatchedPass:
         ]
         return max(_num_bytes(states), _num_bytes(values))
 
-    def run(self, inputs: PassInputs, workers: Workers, chunk_bytes: int) -> PassResult:
+    def describe_compiled(self) -> str:
+        """Returns what XLA has compiled, or why not; empty if it was not asked to."""
+        functions = [lazy.value_if_made for lazy in self._chunk_functions]
+        steps = [
+            step
+            for each in functions
+            if each is not None
+            for reduction in each.reductions
+            for step in reduction.compiled()
+        ]
+        if not steps:
+            return ""
+        obstacle = next((step.obstacle for step in steps if step.obstacle), "")
+        if obstacle:
+            return f"steps without XLA: {obstacle}"
+        count = sum(step.num_compiled for step in steps)
+        return f"steps by XLA for {count} {'shape' if count == 1 else 'shapes'}"
+
+    def run(
+        self, inputs: PassInputs, workers: Workers, limits: ChunkLimits
+    ) -> PassResult:
         """Runs the pass over all clients.
 
         Args:
           inputs: The inputs, for at least one client.
           workers: Threads that run chunks.
-          chunk_bytes: Memory for the states of a chunk or for its clients' values. It
-            determines the chunk size and thus the order of summation, which does not
-            depend on the number of threads.
+          limits: They determine the chunk size and thus the order of summation, which
+            does not depend on the number of threads.
 
         Returns:
           Its results.
@@ -178,7 +217,7 @@ class BatchedPass:
         self._chunk_functions[0]()
         # Read once, because a dataset may reshuffle each iteration.
         first = self._read(inputs, 0)
-        chunk_size = self._chunk_size(first, chunk_bytes, inputs.num_clients)
+        chunk_size = self._chunk_size(first, limits, inputs.num_clients)
         self.chunk_size = chunk_size
         starts = range(0, inputs.num_clients, chunk_size)
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
@@ -238,16 +277,16 @@ class BatchedPass:
     def _chunk_size(
         self,
         first: Sequence[client_batches.ClientBatches],
-        chunk_bytes: int,
+        limits: ChunkLimits,
         num_clients: int,
     ) -> int:
         """Returns the number of clients per chunk, a function of only the cohort."""
         data_bytes = sum(batches.num_bytes for batches in first)
-        by_states = chunk_bytes // max(1, _STATE_COPIES * self.client_bytes)
+        by_states = limits.num_bytes // max(1, _STATE_COPIES * self.client_bytes)
         by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
         # Sums depend on the chunk boundaries, so these must not depend on the number of
         # threads or devices.
-        by_cohort = max(-(-num_clients // _MOST_SHARES), _LEAST_SHARE)
+        by_cohort = max(-(-num_clients // _MOST_SHARES), limits.least_share)
         most = max(1, min(by_states, by_data, by_cohort, _MAX_CHUNK_CLIENTS))
         # Equal chunks end together: 50 and 50 clients sooner than 64 and 36.
         num_chunks = -(-num_clients // most)

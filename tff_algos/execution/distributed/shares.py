@@ -143,6 +143,7 @@ class PassOfWorker:
                 devices,
                 cache,
                 memory,
+                resources.jit_compile,
             )
         )
 
