@@ -91,5 +91,5 @@ def client_pass_of(learning):
     return client_pass
 
 
-def many_at_a_time_is_wrong(self, inputs, workers, chunk_bytes):
+def many_at_a_time_is_wrong(self, inputs, workers, limits):
     raise AssertionError("clients ran many at a time")

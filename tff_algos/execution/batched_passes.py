@@ -119,7 +119,6 @@ class BatchedPass:
         devices: Sequence[str],
         cache: client_batches.BatchCache,
         memory: RowMemory,
-        jit_compile: bool,
     ):
         """Initializes without tracing.
 
@@ -129,20 +128,12 @@ class BatchedPass:
           devices: The devices; chunks alternate between them.
           cache: The cache of clients' batches.
           memory: The memory for rows of clients' values.
-          jit_compile: Whether XLA compiles steps of shapes that recur.
         """
         self._pass = client_pass
         self._work = work
         self._cache = cache
         self._chunk_functions = [
-            Lazy(
-                functools.partial(
-                    chunk_functions.ChunkFunctions,
-                    client_pass,
-                    work,
-                    chunk_functions.Setting(device, jit_compile),
-                )
-            )
+            Lazy(lambda d=device: chunk_functions.ChunkFunctions(client_pass, work, d))
             for device in devices
         ]
         self._read_data = Lazy(lambda: chunk_functions.build_data(work))
@@ -175,24 +166,6 @@ class BatchedPass:
             if port.placement is Placement.CLIENTS
         ]
         return max(_num_bytes(states), _num_bytes(values))
-
-    def describe_compiled(self) -> str:
-        """Returns what XLA has compiled, or why not; empty if it was not asked to."""
-        functions = [lazy.value_if_made for lazy in self._chunk_functions]
-        steps = [
-            step
-            for each in functions
-            if each is not None
-            for reduction in each.reductions
-            for step in reduction.compiled()
-        ]
-        if not steps:
-            return ""
-        obstacle = next((step.obstacle for step in steps if step.obstacle), "")
-        if obstacle:
-            return f"steps without XLA: {obstacle}"
-        count = sum(step.num_compiled for step in steps)
-        return f"steps by XLA for {count} {'shape' if count == 1 else 'shapes'}"
 
     def run(
         self, inputs: PassInputs, workers: Workers, limits: ChunkLimits

@@ -10,13 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_algos import messages
-from tff_algos.execution import (
-    compiled_steps,
-    tracing,
-    types,
-    vectorization,
-    vectorized_loops,
-)
+from tff_algos.execution import tracing, types, vectorization, vectorized_loops
 from tff_algos.execution.client_passes import Tensors
 from tff_algos.execution.dataflow import Aggregate, Placement
 from tff_algos.execution.lazy import Lazy
@@ -26,8 +20,6 @@ from tff_algos.execution.vectorization import Reduction, VectorizedWork
 
 # Characters of the reason why an op has no vectorized form.
 _MAX_REASON = 200
-
-_Step = Callable[..., Tensors] | compiled_steps.CompiledStep
 
 
 @attrs.frozen(eq=False)
@@ -41,19 +33,6 @@ class Step:
 
     clients: np.ndarray | None
     batch: tuple[tf.Tensor, ...]
-
-
-@attrs.frozen
-class Setting:
-    """How to run the functions of a chunk.
-
-    Attributes:
-      device: The device to run on.
-      jit_compile: Whether XLA compiles steps of shapes that recur.
-    """
-
-    device: str
-    jit_compile: bool = False
 
 
 def build_data(work: VectorizedWork) -> Callable[..., Tensors]:
@@ -101,7 +80,7 @@ class _Vectorized:
         leaf: Leaf,
         specs: Sequence[tf.TensorSpec],
         stacked: Sequence[bool],
-        setting: Setting,
+        device: str,
         transform: Callable[[list[tf.Tensor]], list[tf.Tensor]] = list,
     ):
         """Traces the function.
@@ -110,14 +89,14 @@ class _Vectorized:
           leaf: The work of one client.
           specs: The specs of the arguments; stacked ones include the clients' axis.
           stacked: Whether each argument is stacked.
-          setting: How to run it.
+          device: The device to run on.
           transform: Applied to the stacked outputs.
         """
         self._present = [name is not None for name in leaf.inputs]
         which = list(itertools.compress(stacked, self._present))
 
         def run(num_clients: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            with tf.device(setting.device):
+            with tf.device(device):
                 return transform(map_clients(leaf, num_clients, tensors, which))
 
         own = itertools.compress(specs, self._present)
@@ -246,20 +225,15 @@ class _ReduceFunctions:
         reduction: Reduction,
         specs: Sequence[tf.TensorSpec],
         stacked: Sequence[bool],
-        setting: Setting,
+        device: str,
     ):
         self._num_states = len(reduction.state_specs)
         self._shared = reduction.shared
-        self._prepare = _Vectorized(reduction.prepare, specs, stacked, setting)
+        self._prepare = _Vectorized(reduction.prepare, specs, stacked, device)
         self._share_present = [name is not None for name in reduction.share.inputs]
         self._share = _concrete(reduction.share, specs)
-        self._step = _build_step(reduction, setting)
-        self._step_some = Lazy(lambda: _build_step_of_some(reduction, setting))
-
-    def compiled(self) -> list[compiled_steps.CompiledStep]:
-        """Returns the steps that XLA may compile, as far as they were traced."""
-        steps = (self._step, self._step_some.value_if_made)
-        return [each for each in steps if isinstance(each, compiled_steps.CompiledStep)]
+        self._step = _build_step(reduction, device)
+        self._step_some = Lazy(lambda: _build_step_of_some(reduction, device))
 
     def __call__(
         self,
@@ -302,10 +276,7 @@ def _step_arguments(
 
 
 def _step_clients(
-    reduction: Reduction,
-    setting: Setting,
-    num_clients: tf.Tensor,
-    tensors: Sequence[tf.Tensor],
+    reduction: Reduction, num_clients: tf.Tensor, tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Applies the step to every client, in the current graph."""
     _, stacked, _ = _step_arguments(reduction)
@@ -318,50 +289,37 @@ def _step_clients(
     )
 
 
-def _build_step(reduction: Reduction, setting: Setting) -> _Step:
+def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
     """Returns a step of all clients: a function of states, batch, other arguments."""
     specs, _, is_batch = _step_arguments(reduction)
 
     def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        with tf.device(setting.device):
+        with tf.device(device):
             num_clients = tf.shape(tensors[is_batch.index(True)])[0]
-            return _step_clients(reduction, setting, num_clients, tensors)
+            return _step_clients(reduction, num_clients, tensors)
 
-    return _traced(step, specs, reduction, setting)
+    return tracing.trace(step, specs)
 
 
-def _build_step_of_some(reduction: Reduction, setting: Setting) -> _Step:
+def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
     """Returns a step of some clients, whose positions are the first argument."""
     specs, stacked, is_batch = _step_arguments(reduction)
 
     def step(members: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        with tf.device(setting.device):
+        with tf.device(device):
             chosen = [
                 tf.gather(tensor, members) if of_chunk and not batch else tensor
                 for tensor, of_chunk, batch in zip(
                     tensors, stacked, is_batch, strict=True
                 )
             ]
-            states = _step_clients(reduction, setting, tf.size(members), chosen)
+            states = _step_clients(reduction, tf.size(members), chosen)
             return [
                 tf.tensor_scatter_nd_update(old, members[:, tf.newaxis], new)
                 for old, new in zip(tensors[: len(states)], states, strict=True)
             ]
 
-    specs = [tf.TensorSpec([None], tf.int32), *specs]
-    return _traced(step, specs, reduction, setting)
-
-
-def _traced(
-    step: tracing.Function,
-    specs: Sequence[tf.TensorSpec],
-    reduction: Reduction,
-    setting: Setting,
-) -> _Step:
-    if not setting.jit_compile:
-        return tracing.trace(step, specs)
-    obstacle = compiled_steps.obstacle(reduction.step.graph_def)
-    return compiled_steps.CompiledStep(step, specs, setting.device, obstacle)
+    return tracing.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
 
 
 class ChunkFunctions:
@@ -371,27 +329,20 @@ class ChunkFunctions:
         self,
         client_pass: ClientPass,
         work: VectorizedWork,
-        setting: Setting,
+        device: str,
     ):
-        """Traces the functions.
-
-        Args:
-          client_pass: The pass.
-          work: Its fragment, split at its reductions.
-          setting: How to run them.
-        """
         specs = _input_specs(work, batched=True)
         stacked = [p.placement is Placement.CLIENTS for p in work.fragment.inputs]
         self.reductions: list[_ReduceFunctions] = []
         for reduction in work.reductions:
-            self.reductions.append(_ReduceFunctions(reduction, specs, stacked, setting))
+            self.reductions.append(_ReduceFunctions(reduction, specs, stacked, device))
             specs = [*specs, *map(_batched, reduction.state_specs)]
             stacked = [*stacked, *([True] * len(reduction.state_specs))]
 
         def summed(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
             return _summed(client_pass.aggregates, outputs)
 
-        self.finish = _Vectorized(work.finish, specs, stacked, setting, summed)
+        self.finish = _Vectorized(work.finish, specs, stacked, device, summed)
 
 
 def _summed(

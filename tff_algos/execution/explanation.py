@@ -40,8 +40,6 @@ class PassReport:
       one_by_one: Why clients ran one by one; empty if they were vectorized.
       client_bytes: Memory of a client's state or values, if known.
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
-      compiled: What XLA compiled of vectorized steps, or why not; empty if it was not
-        asked to.
       seconds: How long it took, including tracing in the first call.
       workers: The other processes where clients ran, and what was sent; may be empty.
       communication: What server and clients sent each other.
@@ -55,7 +53,6 @@ class PassReport:
     client_bytes: int | None
     chunk_size: int
     seconds: float
-    compiled: str = ""
     workers: str = ""
     communication: Communication = attrs.field(factory=Communication)
 
@@ -73,8 +70,6 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
-        if self.compiled:
-            lines.append(self.compiled)
         if self.workers:
             lines.append(self.workers)
         if self.client_bytes is not None:

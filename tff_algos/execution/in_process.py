@@ -73,7 +73,6 @@ class InProcessContext(tff.framework.SyncContext):
         max_cached_bytes: int = 1 << 30,
         max_kept_bytes: int = 4 << 30,
         intra_op_threads: int | None = None,
-        jit_compile: bool = False,
     ):
         """Initializes the context; see `set_in_process_context` for the arguments."""
         _check_count("default_num_clients", default_num_clients, 0)
@@ -83,7 +82,6 @@ class InProcessContext(tff.framework.SyncContext):
         _check_count("max_kept_bytes", max_kept_bytes, 0)
         _check_choice("insecure_aggregation", insecure_aggregation, (False, True))
         _check_choice("batch_clients", batch_clients, (None, False, True))
-        _check_choice("jit_compile", jit_compile, (False, True))
         if intra_op_threads is not None:
             op_threads.set_count(intra_op_threads)
         self._resources = pass_runner.Resources(
@@ -94,7 +92,6 @@ class InProcessContext(tff.framework.SyncContext):
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,
             max_kept_bytes=max_kept_bytes,
-            jit_compile=jit_compile,
         )
         logging.debug(
             "The in-process runtime has %d threads on %s; oneDNN is %s.",
@@ -167,7 +164,6 @@ def set_in_process_context(
     max_cached_bytes: int = 1 << 30,
     max_kept_bytes: int = 4 << 30,
     intra_op_threads: int | None = None,
-    jit_compile: bool = False,
 ) -> InProcessContext:
     """Makes the in-process runtime this thread's default context.
 
@@ -196,11 +192,6 @@ def set_in_process_context(
       intra_op_threads: How many threads an op uses, in the whole process; `None` leaves
         it as it is, by default the number of CPUs. 1 is fastest where a round has at
         least as many clients as there are CPUs.
-      jit_compile: Lets XLA compile vectorized steps, which also makes clients with
-        large models run vectorized on a CPU. Recurrent and attention models gain a
-        fifth (measured), after seconds of compilation for every new combination of
-        shapes, so only those that recur are compiled. Work with assertions or seeded
-        random numbers is not. Ids out of range, an error on a CPU, go unnoticed.
 
     Returns:
       The context.
@@ -218,7 +209,6 @@ def set_in_process_context(
         max_cached_bytes=max_cached_bytes,
         max_kept_bytes=max_kept_bytes,
         intra_op_threads=intra_op_threads,
-        jit_compile=jit_compile,
     )
     tff.framework.set_default_context(context)
     return context

@@ -31,8 +31,9 @@ from tff_algos.execution.row_memory import RowMemory
 _MAX_CPU_CLIENT_BYTES = 1 << 18
 # With fewer clients, the streaming loop is faster (6x with Adult's two).
 _MIN_CLIENTS = 4
-# On a CPU, larger chunks do not fit into caches, and smaller ones cost more for their ops
-# than a second thread gains. A GPU starts ops in order, from whatever thread.
+# On a CPU, larger chunks do not fit into caches, and in smaller ones the cost of ops
+# outweighs the gain from a second thread (measured with logistic regression). A GPU
+# starts one op at a time, from whatever thread.
 _CPU_LIMITS = ChunkLimits(num_bytes=16 << 20, least_share=64)
 _GPU_LIMITS = ChunkLimits(num_bytes=4 << 30, least_share=512)
 
@@ -48,7 +49,6 @@ class Resources:
       row_memory: The memory for rows of clients' values.
       batch_clients: Whether to vectorize over clients: whenever possible (`True`),
         never (`False`), or if it is faster (`None`).
-      jit_compile: Whether XLA compiles vectorized steps of shapes that recur.
       default_num_clients: Number of clients if the arguments do not determine it.
       max_kept_bytes: Memory for clients' values that a pass keeps for later passes.
       clients_on_gpu: Whether clients run on GPUs, of this process or of others.
@@ -61,7 +61,6 @@ class Resources:
     batch_clients: bool | None
     default_num_clients: int
     max_kept_bytes: int
-    jit_compile: bool = False
     clients_on_gpu: bool = attrs.field()
 
     @clients_on_gpu.default
@@ -114,7 +113,7 @@ class PassRunner:
           ClientError: If the work of a client fails.
         """
         start = time.perf_counter()
-        result, one_by_one, batched = self._run(inputs)
+        result, one_by_one, chunk_size = self._run(inputs)
         known = self._vectorized.value_if_made
         to_client = broadcasts.num_bytes(
             {port: inputs.server[port] for port in self._to_clients}
@@ -126,8 +125,7 @@ class PassRunner:
             devices=self._resources.devices,
             one_by_one=one_by_one,
             client_bytes=None if known is None else known.client_bytes,
-            chunk_size=0 if batched is None else batched.chunk_size,
-            compiled="" if batched is None else batched.describe_compiled(),
+            chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
             workers=self._resources.workers.describe(),
             communication=Communication(
@@ -136,18 +134,19 @@ class PassRunner:
         )
         return result, report
 
-    def _run(self, inputs: PassInputs) -> tuple[PassResult, str, BatchedPass | None]:
-        """Returns the results, and why clients ran one by one or what ran them."""
+    def _run(self, inputs: PassInputs) -> tuple[PassResult, str, int]:
+        """Returns the results, why clients ran one by one, and the chunk size."""
         workers, demanded = self._resources.workers, self._resources.batch_clients
         fewest = 2 if demanded else _MIN_CLIENTS
         obstacle = f"fewer than {fewest} clients"
         if inputs.num_clients >= fewest:
             batched, obstacle = self._vectorized().batched, self._vectorized().obstacle
             if batched is not None:
-                on_gpu = self._resources.clients_on_gpu
-                limits = _GPU_LIMITS if on_gpu else _CPU_LIMITS
                 try:
-                    return batched.run(inputs, workers, limits), "", batched
+                    on_gpu = self._resources.clients_on_gpu
+                    limits = _GPU_LIMITS if on_gpu else _CPU_LIMITS
+                    result = batched.run(inputs, workers, limits)
+                    return result, "", batched.chunk_size
                 except vectorization.NotVectorizableError as error:
                     _say(error, demanded)
                     obstacle = str(error)
@@ -159,8 +158,8 @@ class PassRunner:
                     result = self._streaming.run(inputs.to_read_again(), workers)
                     # No client is at fault, so the vectorized work would fail every time.
                     self._give_up_vectorizing(obstacle, batched)
-                    return result, obstacle, None
-        return self._streaming.run(inputs, workers), obstacle, None
+                    return result, obstacle, 0
+        return self._streaming.run(inputs, workers), obstacle, 0
 
     def _give_up_vectorizing(self, obstacle: str, batched: BatchedPass) -> None:
         without = _Vectorization(None, obstacle, batched.client_bytes)
@@ -180,16 +179,10 @@ def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:
         _say(error, demanded)
         return _Vectorization(None, str(error))
     batched = BatchedPass(
-        client_pass,
-        work,
-        resources.devices,
-        resources.cache,
-        resources.row_memory,
-        resources.jit_compile,
+        client_pass, work, resources.devices, resources.cache, resources.row_memory
     )
     num_bytes = batched.client_bytes
-    faster = resources.clients_on_gpu or resources.jit_compile
-    if faster or num_bytes <= _MAX_CPU_CLIENT_BYTES or demanded:
+    if resources.clients_on_gpu or num_bytes <= _MAX_CPU_CLIENT_BYTES or demanded:
         return _Vectorization(batched, client_bytes=num_bytes)
     limit = f"above {_MAX_CPU_CLIENT_BYTES / 1000:.0f} kB per client this is faster"
     return _Vectorization(None, f"{limit} on a CPU", num_bytes)

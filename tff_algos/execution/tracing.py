@@ -14,14 +14,10 @@ Function = Callable[..., Sequence[tf.Tensor]]
 
 
 def concrete_function(
-    function: Function,
-    specs: Sequence[tf.TensorSpec],
-    jit_compile: bool | None = None,
+    function: Function, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
     """Traces a function of one tensor per spec; its graph is freed with it."""
-    traced = tf.function(
-        function, autograph=False, jit_compile=jit_compile
-    ).get_concrete_function(*specs)
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     weakref.finalize(traced, _dismantle, traced.graph).atexit = False
     return traced
 
@@ -36,23 +32,18 @@ def _dismantle(graph: func_graph.FuncGraph) -> None:
     graph.inputs = graph.outputs = graph.structured_outputs = None
 
 
-def trace(
-    function: Function,
-    specs: Sequence[tf.TensorSpec],
-    jit_compile: bool | None = None,
-) -> Function:
+def trace(function: Function, specs: Sequence[tf.TensorSpec]) -> Function:
     """Traces a function of tensors.
 
     Args:
       function: Maps one tensor for each of `specs` to a list of tensors.
       specs: The tensors' specs. Calls do not check them, because the check costs more
         than a small computation.
-      jit_compile: As of `tf.function`.
 
     Returns:
       The traced function; it must be called with tensors.
     """
-    traced = concrete_function(function, specs, jit_compile)
+    traced = concrete_function(function, specs)
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         with _no_temporary_variables():

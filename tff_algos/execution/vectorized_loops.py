@@ -2,9 +2,9 @@
 
 `tf.vectorized_map` prepares every loop for clients that leave it at different times: it
 adds a branch to each iteration and an array for each variable. Recurrent layers run the
-same number of iterations for all clients, so their loops need neither, and XLA compiles
-only loops without. It also forgets the shape of a list's elements if any dimension is
-unknown, as the batch size of Keras' layers is, and knows no zeros of lists.
+same number of iterations for all clients, so their loops need neither. It also forgets
+the shape of a list's elements if any dimension is unknown, as the batch size of Keras'
+layers is, and knows no zeros of lists.
 """
 
 import contextlib

@@ -143,7 +143,6 @@ class PassOfWorker:
                 devices,
                 cache,
                 memory,
-                resources.jit_compile,
             )
         )
 
