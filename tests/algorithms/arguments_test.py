@@ -344,7 +344,7 @@ def test_a_model_of_the_wrong_kind_is_named(builder):
     [tff_algos.build_scaffold, tff_algos.build_fed_dyn, tff_algos.build_gradma_s],
 )
 def test_an_unweighted_aggregator_is_refused_with_a_tip(builder):
-    with pytest.raises(TypeError, match="as_weighted_aggregator"):
+    with pytest.raises(HyperparameterError, match="^model_agg.*as_weighted_aggregator"):
         build(
             builder,
             linear(),
@@ -359,6 +359,19 @@ def test_a_function_is_no_optimizer(argument):
         HyperparameterError, match=f"^{argument}=<.*expected an optimizer of TFF, such"
     ):
         tff_algos.build_fed_avg(functional(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("metrics_aggregator", "expected a function such as tff.learning.metrics"),
+        ("model_distributor", "expected a tff.learning.templates.DistributionProcess"),
+        ("model_aggregator", "expected a weighted factory of tff.aggregators"),
+    ],
+)
+def test_a_number_is_no_process_and_no_factory(argument, expected):
+    with pytest.raises(HyperparameterError, match=f"^{argument}=3 .*{expected}"):
+        tff_algos.build_fed_avg(functional(), SGD(0.1), **{argument: 3})
 
 
 def test_a_word_is_no_client_weighting():

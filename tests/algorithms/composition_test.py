@@ -20,6 +20,7 @@ from tests.testing.float32_processes import (
 )
 from tests.testing.local_steps import BATCH, CLIENTS, RATE, told
 from tests.testing.speed import some_fast
+from tff_algos.hyperparameters import HyperparameterError
 
 SGD = tff.learning.optimizers.build_sgdm
 FAST = ("fedavg", "mimelite", "centralized", "fomaml", "afl")
@@ -114,7 +115,7 @@ def test_a_model_of_the_wrong_kind_is_named():
 
 
 def test_an_unweighted_aggregator_is_refused_with_a_tip():
-    with pytest.raises(TypeError, match="as_weighted_aggregator"):
+    with pytest.raises(HyperparameterError, match="as_weighted_aggregator"):
         tff_algos.build_fed_avg(
             functional(),
             SGD(0.1),

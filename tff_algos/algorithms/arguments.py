@@ -1,5 +1,6 @@
 """Types of the arguments that builders share, with TFF's words in TFF's places."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import tensorflow_federated as tff
@@ -9,14 +10,27 @@ from tff_algos.hyperparameters import hparam, instance
 ClientWeighting = Annotated[
     tff.learning.ClientWeighting, instance("a member of tff.learning.ClientWeighting")
 ]
-Distributor = tff.learning.templates.DistributionProcess
+Distributor = Annotated[
+    tff.learning.templates.DistributionProcess,
+    instance("a tff.learning.templates.DistributionProcess"),
+]
 LearningProcess = tff.learning.templates.LearningProcess
-MetricsAggregator = tff.learning.metrics.MetricsAggregatorType
+# A tff.learning.metrics.MetricsAggregatorType, of which nothing can be an instance.
+MetricsAggregator = Annotated[
+    Callable,
+    instance("a function such as tff.learning.metrics.sum_then_finalize"),
+]
 Optimizer = Annotated[
     tff.learning.optimizers.Optimizer,
     instance("an optimizer of TFF, such as tff.learning.optimizers.build_sgdm(0.1)"),
 ]
-WeightedAggregator = tff.aggregators.WeightedAggregationFactory
+WeightedAggregator = Annotated[
+    tff.aggregators.WeightedAggregationFactory,
+    instance(
+        "a weighted factory of tff.aggregators (as_weighted_aggregator makes one of an "
+        "unweighted one)"
+    ),
+]
 
 BY_NUM_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
 UNIFORM = tff.learning.ClientWeighting.UNIFORM

@@ -10,10 +10,12 @@ from tff_algos.algorithms.arguments import (
     WeightedAggregator,
 )
 from tff_algos.client_works import client_report
+from tff_algos.hyperparameters import checked
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 
 
+@checked
 def compose(
     model: ModelOrFn,
     client_work: tff.learning.templates.ClientWorkProcess,
@@ -57,17 +59,12 @@ def compose(
       work and the finalizer.
 
     Raises:
-      TypeError: If `model_aggregator` is not a weighted aggregation factory.
+      HyperparameterError: If the optimizer, the distributor or the aggregator is not of
+        TFF's class.
     """
     initial_weights = local_model.build_initial_weights_computation(model)
     weights_type = initial_weights.type_signature.result
     aggregator = model_aggregator or tff.aggregators.MeanFactory()
-    if not isinstance(aggregator, tff.aggregators.WeightedAggregationFactory):
-        raise TypeError(
-            "Expected model_aggregator to be a "
-            "tff.aggregators.WeightedAggregationFactory, found "
-            f"{type(aggregator)}. Tip: tff.aggregators.as_weighted_aggregator."
-        )
     finalizer = finalizer or finalizers.build_apply_optimizer_finalizer(
         server_optimizer or tff.learning.optimizers.build_sgdm(1.0), weights_type
     )
