@@ -86,3 +86,37 @@ def test_an_empty_placeholder_is_seen(size, empty):
 def test_seeds_and_clocks_make_executions_take_turns(draw, expected):
     tf.random.set_seed(None)
     assert graph_contents.takes_turns(graph_of(draw)) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: tf.map_fn(lambda y: 2 * y, x), True),
+        (
+            lambda x: tf.while_loop(
+                lambda n, y: n < 3, lambda n, y: (n + 1, y * y), (0, x)
+            ),
+            False,
+        ),
+        (lambda x: 2 * x, False),
+    ],
+)
+def test_loops_over_lists_within_functions_are_loops_over_time(function, expected):
+    inner = tf.function(function)
+    graph_def = (
+        tf.function(lambda x: inner(x))
+        .get_concrete_function(tf.TensorSpec([3], tf.float32))
+        .graph.as_graph_def()
+    )
+    assert graph_contents.has_loops_over_time(graph_def) == expected
+
+
+def test_a_loop_over_a_dataset_with_a_loop_inside_is_one_only_of_the_inner_loop():
+    @tf.function
+    def total(x):
+        for y in tf.data.Dataset.from_tensor_slices(tf.stack([x, x])):
+            x += y
+        return x
+
+    graph_def = total.get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
+    assert not graph_contents.has_loops_over_time(graph_def)

@@ -1,17 +1,26 @@
 """Which clients run many at a time, which one by one, and what is said of it."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import tf_keras
 
+from tests.testing.leaves import passes_of
 from tests.testing.plane_processes import (
     assert_close,
     many_at_a_time_is_wrong,
     points,
     process,
 )
-from tff_algos import execution
-from tff_algos.execution import batched_passes, pass_runner
+from tff_algos import execution, layers
+from tff_algos.execution import (
+    batched_passes,
+    client_batches,
+    client_passes,
+    pass_runner,
+    row_memory,
+)
 
 
 def test_small_models_run_many_clients_at_a_time_by_default(no_streaming):
@@ -130,3 +139,55 @@ def test_work_that_cannot_be_vectorized_though_demanded_is_told_once(monkeypatch
     warning = pass_runner.logging.WARNING
     ((text, reason),) = [said for level, *said in told if level == warning]
     assert "one by one" in text and "Print" in str(reason)
+
+
+def _pass_of(model_fn):
+    learning = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn, tff.learning.optimizers.build_sgdm(0.1)
+    )
+    (client_pass,) = passes_of(learning.next)
+    return client_pass
+
+
+def _keras(*layers):
+    def model_fn():
+        model = tf_keras.Sequential([*(layer() for layer in layers)])
+        model.build([None, 5, 2])
+        return tff.learning.models.from_keras_model(
+            model,
+            tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=(
+                tf.TensorSpec([None, 5, 2], tf.float32),
+                tf.TensorSpec([None], tf.int32),
+            ),
+        )
+
+    return model_fn
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_chosen", "expected"),
+    [
+        (lambda: tf_keras.layers.LSTM(2), False, "/device:CPU:0"),
+        (lambda: layers.LSTM(2), False, "/device:CPU:0"),
+        (lambda: tf_keras.layers.LSTM(2), True, "/device:GPU:0"),
+        (lambda: tf_keras.layers.Flatten(), False, "/device:GPU:0"),
+    ],
+)
+def test_recurrent_layers_run_on_the_cpu_unless_a_gpu_is_asked_for(
+    layer, is_chosen, expected
+):
+    resources = pass_runner.Resources(
+        devices=("/device:GPU:0",),
+        workers=client_passes.Workers(1),
+        cache=client_batches.BatchCache(0),
+        row_memory=row_memory.RowMemory(),
+        batch_clients=None,
+        default_num_clients=0,
+        max_kept_bytes=0,
+        is_chosen=is_chosen,
+    )
+    client_pass = _pass_of(_keras(layer, lambda: tf_keras.layers.Dense(2)))
+    found = pass_runner._resources_of(client_pass, resources)
+    assert found.devices == (expected,)
+    assert found.clients_on_gpu == ("GPU" in expected)

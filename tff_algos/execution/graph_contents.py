@@ -18,6 +18,9 @@ from tensorflow.python.framework import op_def_registry
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
 
+_LOOPS = frozenset(["While", "StatelessWhile"])
+_LIST_READERS = frozenset(["TensorListGetItem", "TensorListPopBack"])
+
 # Stateful only if the functions that they call are.
 CALLS = frozenset(["If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall"])
 
@@ -124,6 +127,24 @@ def argument_shape(
     if "_output_shapes" in known:
         return known["_output_shapes"].list.shape[0]
     return tf.TensorShape(None).as_proto()
+
+
+def has_loops_over_time(graph_def: GraphDef) -> bool:
+    """Returns whether a function has a loop over lists of tensors, as recurrent layers do.
+
+    Loops over datasets are not among them.
+    """
+    functions = functions_by_name(graph_def)
+    bodies = [
+        node.attr["body"].func.name
+        for function in functions.values()
+        for node in function.node_def
+        if node.op in _LOOPS
+    ]
+    return any(
+        _LIST_READERS & ops and not any("Iterator" in op for op in ops)
+        for ops in (reached_ops(body, functions) for body in bodies)
+    )
 
 
 def takes_empty_tensors(graph_def: GraphDef) -> bool:

@@ -92,6 +92,7 @@ class InProcessContext(tff.framework.SyncContext):
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,
             max_kept_bytes=max_kept_bytes,
+            is_chosen=runtime_devices is not None,
         )
         logging.debug(
             "The in-process runtime has %d threads on %s; oneDNN is %s.",
@@ -175,7 +176,8 @@ def set_in_process_context(
       default_num_clients: Number of clients if the arguments do not determine it.
       runtime_devices: Devices to run on, such as `["GPU:0", "GPU:1"]`: clients
         alternate between them, the server is on the first. By default all GPUs, with
-        memory growth, or the CPU if there is none.
+        memory growth, but the CPU for clients with recurrent layers; the CPU if there
+        is no GPU.
       num_threads: How many clients run concurrently; by default the number of this
         process's CPUs. Results do not depend on it.
       insecure_aggregation: Computes secure sums and selections in the clear, as

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from tff_algos import messages
-from tff_algos.execution import client_batches, plan, vectorization
+from tff_algos.execution import client_batches, graph_contents, plan, vectorization
 from tff_algos.execution.batched_passes import BatchedPass, ChunkLimits
 from tff_algos.execution.client_passes import (
     PassInputs,
@@ -21,6 +21,7 @@ from tff_algos.execution.communication import (
     Communication,
     ports_to_clients,
 )
+from tff_algos.execution.dataflow import Evaluate
 from tff_algos.execution.explanation import PassReport
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
@@ -29,6 +30,7 @@ from tff_algos.execution.row_memory import RowMemory
 # On a CPU, vectorizing over clients saves op overhead, but streaming keeps the weights
 # in caches. Measured: vectorizing is faster below about this size of a state.
 _MAX_CPU_CLIENT_BYTES = 1 << 18
+_CPU = "/device:CPU:0"
 # With fewer clients, the streaming loop is faster (6x with Adult's two).
 _MIN_CLIENTS = 4
 # On a CPU, larger chunks do not fit into caches, and in smaller ones the cost of ops
@@ -44,6 +46,7 @@ class Resources:
 
     Attributes:
       devices: The devices; the server is on the first, clients are on all.
+      is_chosen: Whether the devices were asked for, and so must run all clients.
       workers: Threads for the clients.
       cache: The cache of clients' batches.
       row_memory: The memory for rows of clients' values.
@@ -61,6 +64,7 @@ class Resources:
     batch_clients: bool | None
     default_num_clients: int
     max_kept_bytes: int
+    is_chosen: bool = True
     clients_on_gpu: bool = attrs.field()
 
     @clients_on_gpu.default
@@ -87,6 +91,7 @@ class PassRunner:
     """Runs a client pass; built once per plan."""
 
     def __init__(self, client_pass: ClientPass, resources: Resources):
+        resources = _resources_of(client_pass, resources)
         self._pass = client_pass
         self._resources = resources
         self._to_clients = ports_to_clients(client_pass)
@@ -164,6 +169,23 @@ class PassRunner:
     def _give_up_vectorizing(self, obstacle: str, batched: BatchedPass) -> None:
         without = _Vectorization(None, obstacle, batched.client_bytes)
         self._vectorized = Lazy(lambda: without)
+
+
+def _resources_of(client_pass: ClientPass, resources: Resources) -> Resources:
+    """Moves recurrent layers from GPUs to the CPU, unless GPUs were asked for.
+
+    TensorFlow starts each op of each time step on a GPU: two LSTM layers took 18 times as
+    long there (NVIDIA H100, W3 of `benchmarks/runtimes.py`).
+    """
+    if resources.is_chosen or "GPU" not in resources.devices[0]:
+        return resources
+    leaves = [n.leaf for n in client_pass.fragment.nodes if isinstance(n, Evaluate)]
+    if not any(graph_contents.has_loops_over_time(leaf.graph_def) for leaf in leaves):
+        return resources
+    logging.info(
+        "Recurrent layers run on the CPU; runtime_devices=['GPU:0'] keeps them."
+    )
+    return attrs.evolve(resources, devices=(_CPU,), clients_on_gpu=False)
 
 
 def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:
