@@ -26,9 +26,14 @@ def _outcomes(tmp_path):
 
 
 def test_cells_are_means_and_deviations_and_say_what_failed(tmp_path):
-    header, lines = report.cells(COLUMNS, _outcomes(tmp_path))
-    assert header == ["", "held-out accuracy, %", "rounds to 40 %", "seconds per round"]
-    assert lines == [
+    table = report.build_table(COLUMNS, _outcomes(tmp_path))
+    assert table.header == [
+        "",
+        "held-out accuracy, %",
+        "rounds to 40 %",
+        "seconds per round",
+    ]
+    assert table.lines == [
         ["fedavg", "60.00 (0.00)", "10 (0)", "2.00 (0)"],
         ["<uga> (1 of 3 failed)", "35.00 (5.00)", "10, 1 of 2", "2.00 (0)"],
         ["afl (1 of 1 failed)", "failed", "failed", "failed"],
@@ -40,9 +45,25 @@ def test_published_numbers_are_beside_ours(tmp_path):
         Row(label="gradma", published="77.97 +- 1.28 %"): [None],
         Row(label="fedavg"): [None],
     }
-    header, lines = report.cells(COLUMNS[:1], outcomes)
-    assert header == ["", "held-out accuracy, %", "published"]
-    assert [line[-1] for line in lines] == ["77.97 +- 1.28 %", ""]
+    table = report.build_table(COLUMNS[:1], outcomes)
+    assert table.header == ["", "held-out accuracy, %", "published"]
+    assert [line[-1] for line in table.lines] == ["77.97 +- 1.28 %", ""]
+
+
+def test_a_wide_table_has_a_line_for_each_column_where_that_is_narrower():
+    table = report.Table(
+        ["", "accuracy, %", "loss"], [["fedavg", "80", "1"]], ["Mean."]
+    )
+    wide = table.markdown
+    assert wide.splitlines()[0] == "|        | accuracy, % | loss |"
+    assert table.for_width(31) == wide
+    turned = table.for_width(30).splitlines()
+    assert turned[0] == "|             | fedavg |"
+    assert turned[2:4] == ["| accuracy, % |     80 |", "| loss        |      1 |"]
+    assert turned[-1] == "Mean."
+    # Turned, a table of many rows would be as wide.
+    many = report.Table(["", "loss"], [[f"row_{n}", "1"] for n in range(9)])
+    assert many.for_width(5) == many.markdown
 
 
 def test_notes_say_what_was_left_out(tmp_path):
@@ -55,7 +76,7 @@ def test_notes_say_what_was_left_out(tmp_path):
 
 def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
     table = report.write(tmp_path, "a & b", COLUMNS, _outcomes(tmp_path))
-    assert (tmp_path / "table.md").read_text() == table
+    assert (tmp_path / "table.md").read_text() == table.markdown
     with open(tmp_path / "runs.csv", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == ["row", "folder", *(column.name for column in COLUMNS)]

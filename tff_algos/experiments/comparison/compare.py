@@ -31,6 +31,7 @@ resumed, and a failed run is reported while the others go on.
 import csv
 import io
 import pathlib
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,12 +74,17 @@ class Comparison:
     Attributes:
       folder: The folder of the report and of the runs.
       outcomes: The results of every row's runs; None for one that failed.
-      table: The table, in Markdown.
+      cells: The table.
     """
 
     folder: pathlib.Path
     outcomes: Outcomes = attrs.field(repr=False)
-    table: str = attrs.field(repr=False)
+    cells: report.Table = attrs.field(repr=False)
+
+    @property
+    def table(self) -> str:
+        """The table, in Markdown."""
+        return self.cells.markdown
 
     @property
     def num_failed(self) -> int:
@@ -213,8 +219,8 @@ def _run(
         tell_failure(run)
     left = [each for of in outcomes.values() for each in of if each is not None]
     labels = ", ".join(row.label for row in rows)
-    table = report.write(folder, labels, columns or default_columns(left), outcomes)
-    return Comparison(folder=folder, outcomes=outcomes, table=table)
+    cells = report.write(folder, labels, columns or default_columns(left), outcomes)
+    return Comparison(folder=folder, outcomes=outcomes, cells=cells)
 
 
 def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
@@ -283,5 +289,8 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         raise
-    print(f"\n{found.table}\nReport: {folder / report.PAGE_FILE}")
+    table = found.table
+    if sys.stdout.isatty():
+        table = found.cells.for_width(shutil.get_terminal_size().columns)
+    print(f"\n{table}\nReport: {folder / report.PAGE_FILE}")
     return int(found.num_failed > 0)

@@ -6,6 +6,8 @@ import html
 import pathlib
 from collections.abc import Sequence
 
+import attrs
+
 from tff_algos.experiments import files
 from tff_algos.experiments.comparison import figures, formats
 from tff_algos.experiments.comparison.columns import Column, format_cell
@@ -27,10 +29,42 @@ img { max-width: 100%; }
 """
 
 
-def cells(
-    columns: Sequence[Column], outcomes: Outcomes
-) -> tuple[list[str], list[list[str]]]:
-    """Returns the table's header and a line for each row.
+@attrs.frozen
+class Table:
+    """The table of a comparison.
+
+    Attributes:
+      header: The columns' names.
+      lines: The cells of each row.
+      notes: What the table does not say: seeds, and settings that were left out.
+    """
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    @property
+    def markdown(self) -> str:
+        """The table and its notes in Markdown."""
+        return "\n\n".join([formats.table(self.header, self.lines), *self.notes]) + "\n"
+
+    def for_width(self, width: int) -> str:
+        """Returns it with a line for each column where it is wider than `width`.
+
+        It stays as it is if that would not make it narrower.
+        """
+        header, *lines = zip(self.header, *self.lines, strict=True)
+        turned = Table(header, lines, self.notes).markdown
+        widths = [_width(text) for text in (self.markdown, turned)]
+        return turned if width < widths[0] > widths[1] else self.markdown
+
+
+def _width(text: str) -> int:
+    return max(len(line) for line in text.splitlines() if line.startswith("|"))
+
+
+def build_table(columns: Sequence[Column], outcomes: Outcomes) -> Table:
+    """Returns the table, with a line for each row.
 
     The last column is what flag files say was published, if any does.
     """
@@ -50,11 +84,10 @@ def cells(
         ]
         lines.append([label, *values, *([row.published or ""] * published)])
     header = ["", *(column.header for column in columns), *(["published"] * published)]
-    return header, lines
+    return Table(header, lines, notes(outcomes))
 
 
 def notes(outcomes: Outcomes) -> list[str]:
-    """Returns what the table does not say: seeds, and settings that were left out."""
     found = [_NOTE] if any(len(results) > 1 for results in outcomes.values()) else []
     for row in outcomes:
         if row.left_out:
@@ -65,8 +98,8 @@ def notes(outcomes: Outcomes) -> list[str]:
 
 def write(
     folder: pathlib.Path, title: str, columns: Sequence[Column], outcomes: Outcomes
-) -> str:
-    """Writes all of the report and returns the table as Markdown.
+) -> Table:
+    """Writes all of the report and returns the table.
 
     Args:
       folder: Where to write it.
@@ -74,15 +107,13 @@ def write(
       columns: The table's columns.
       outcomes: The results.
     """
-    header, lines = cells(columns, outcomes)
-    said = notes(outcomes)
-    table = "\n\n".join([formats.table(header, lines), *said]) + "\n"
+    table = build_table(columns, outcomes)
     with files.replacing(folder / TABLE_FILE) as file:
-        file.write(table)
+        file.write(table.markdown)
     _write_runs(folder / CSV_FILE, columns, outcomes)
     plots = _draw(folder, outcomes)
     with files.replacing(folder / PAGE_FILE) as file:
-        file.write(_page(title, header, lines, said, plots))
+        file.write(_page(title, table, plots))
     return table
 
 
@@ -116,19 +147,13 @@ def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     return drawn
 
 
-def _page(
-    title: str,
-    header: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    said: Sequence[str],
-    plots: Sequence[pathlib.Path],
-) -> str:
+def _page(title: str, table: Table, plots: Sequence[pathlib.Path]) -> str:
     """Returns the report as one HTML page that needs no other file."""
 
     def line(kind: str, texts: Sequence[str]) -> str:
         return "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in texts)
 
-    body = "\n".join(f"<tr>{line('td', texts)}</tr>" for texts in lines)
+    body = "\n".join(f"<tr>{line('td', texts)}</tr>" for texts in table.lines)
     images = "\n".join(
         f'<img alt="{path.stem}" src="data:image/png;base64,'
         f'{base64.b64encode(path.read_bytes()).decode()}">'
@@ -138,10 +163,10 @@ def _page(
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <style>{_STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1>
-<table><thead><tr>{line("th", header)}</tr></thead><tbody>
+<table><thead><tr>{line("th", table.header)}</tr></thead><tbody>
 {body}
 </tbody></table>
-{line("p", said)}
+{line("p", table.notes)}
 {images}
 </body></html>
 """
