@@ -191,3 +191,44 @@ def test_recurrent_layers_run_on_the_cpu_unless_a_gpu_is_asked_for(
     found = pass_runner._resources_of(client_pass, resources)
     assert found.devices == (expected,)
     assert found.clients_on_gpu == ("GPU" in expected)
+
+
+def _sequences(size):
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=(size, 5, 2)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, np.arange(size) % 2)).map(
+        lambda x, y: (x, tf.cast(y, tf.int32))
+    )
+
+
+def test_recurrent_layers_are_vectorized_only_for_more_clients(capsys):
+    learning = tff.learning.algorithms.build_weighted_fed_avg(
+        _keras(lambda: tf_keras.layers.SimpleRNN(2), lambda: tf_keras.layers.Dense(2)),
+        tff.learning.optimizers.build_sgdm(0.1),
+    )
+    with execution.in_process_context():
+        state = learning.initialize()
+        for num_clients, expected in (
+            (15, "one by one: fewer than 16 clients"),
+            (16, "vectorized: 1 chunk of up to 16 clients"),
+        ):
+            cohort = [_sequences(2).batch(2) for _ in range(num_clients)]
+            execution.explain(learning.next, state, cohort)
+            assert expected in capsys.readouterr().out
+
+
+def test_states_without_elements_do_not_keep_uneven_clients_apart(capsys):
+    """MimeLite's optimizer without momentum has an empty slot."""
+    learning = tff.learning.algorithms.build_weighted_mime_lite(
+        _keras(lambda: tf_keras.layers.Flatten(), lambda: tf_keras.layers.Dense(2)),
+        tff.learning.optimizers.build_sgdm(0.1),
+    )
+    cohort = [_sequences(size).batch(2) for size in (2, 5, 3, 4)]
+    with execution.in_process_context(batch_clients=False):
+        state = learning.initialize()
+        expected = learning.next(state, cohort).state.global_model_weights
+    with execution.in_process_context():
+        found = learning.next(state, cohort).state.global_model_weights
+        execution.explain(learning.next, state, cohort)
+    assert "one by one" not in capsys.readouterr().out
+    assert_close(found, expected)

@@ -10,7 +10,12 @@ from tensorflow.python.ops.parallel_for import pfor
 from tests.testing import equivalence
 from tests.testing.leaves import leaf_of
 from tff_algos import layers
-from tff_algos.execution import chunk_functions, tracing, vectorized_loops
+from tff_algos.execution import (
+    chunk_functions,
+    tracing,
+    vectorization_faults,
+    vectorized_loops,
+)
 
 SCALAR = tf.TensorSpec([], tf.float32)
 
@@ -201,3 +206,35 @@ def test_recurrent_keras_layers_train_to_the_same_and_are_vectorized(layer, mask
     for found, expected, first in zip(together, alone, before, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
         assert np.abs(expected - first).max() > 1e-4
+
+
+def _element_shape(make_list):
+    """The shape of elements of a list to which a client's value was written, and it."""
+
+    def shape(x):
+        items = make_list(x)
+        return [
+            tf.raw_ops.TensorListElementShape(input_handle=items, shape_type=tf.int32)
+        ]
+
+    return leaf_of(shape, tf.TensorSpec([2], tf.float32))
+
+
+@pytest.mark.parametrize("element_shape", [-1, [-1], [2]])
+def test_elements_have_the_shape_of_one_client_or_none(element_shape):
+    def make_list(x):
+        items = tf.raw_ops.EmptyTensorList(
+            element_shape=element_shape, max_num_elements=1, element_dtype=tf.float32
+        )
+        return tf.raw_ops.TensorListPushBack(input_handle=items, tensor=x)
+
+    assert_same_as_alone(_element_shape(make_list), tf.ones([3, 2]))
+
+
+def test_lists_that_are_concatenated_may_be_empty_and_are_not_vectorized():
+    def concatenated(x):
+        array = tf.TensorArray(tf.float32, 1, element_shape=[2])
+        return [array.write(0, x).concat()]
+
+    leaf = leaf_of(concatenated, tf.TensorSpec([2], tf.float32))
+    assert "TensorListConcatV2" in vectorization_faults.find(leaf.graph_def.node)

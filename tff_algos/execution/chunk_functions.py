@@ -232,8 +232,8 @@ class _ReduceFunctions:
         self._prepare = _Vectorized(reduction.prepare, specs, stacked, device)
         self._share_present = [name is not None for name in reduction.share.inputs]
         self._share = _concrete(reduction.share, specs)
-        self._step = _build_step(reduction, device)
-        self._step_some = Lazy(lambda: _build_step_of_some(reduction, device))
+        self._step = step = _build_step(reduction, device)
+        self._step_some = Lazy(lambda: _build_step_of_some(reduction, step, device))
 
     def __call__(
         self,
@@ -301,7 +301,9 @@ def _build_step(reduction: Reduction, device: str) -> Callable[..., Tensors]:
     return tracing.trace(step, specs)
 
 
-def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tensors]:
+def _build_step_of_some(
+    reduction: Reduction, step_all: Callable[..., Tensors], device: str
+) -> Callable[..., Tensors]:
     """Returns a step of some clients, whose positions are the first argument."""
     specs, stacked, is_batch = _step_arguments(reduction)
 
@@ -313,13 +315,20 @@ def _build_step_of_some(reduction: Reduction, device: str) -> Callable[..., Tens
                     tensors, stacked, is_batch, strict=True
                 )
             ]
-            states = _step_clients(reduction, tf.size(members), chosen)
+            states = step_all(*chosen)
             return [
-                tf.tensor_scatter_nd_update(old, members[:, tf.newaxis], new)
+                _with_rows(old, members, new)
                 for old, new in zip(tensors[: len(states)], states, strict=True)
             ]
 
     return tracing.trace(step, [tf.TensorSpec([None], tf.int32), *specs])
+
+
+def _with_rows(tensor: tf.Tensor, members: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Replaces rows of a tensor; TensorFlow refuses to update those without elements."""
+    if tensor.shape[1:].num_elements() == 0:
+        return tensor
+    return tf.tensor_scatter_nd_update(tensor, members[:, tf.newaxis], rows)
 
 
 class ChunkFunctions:

@@ -31,8 +31,9 @@ from tff_algos.execution.row_memory import RowMemory
 # in caches. Measured: vectorizing is faster below about this size of a state.
 _MAX_CPU_CLIENT_BYTES = 1 << 18
 _CPU = "/device:CPU:0"
-# With fewer clients, the streaming loop is faster (6x with Adult's two).
-_MIN_CLIENTS = 4
+# With fewer clients, the streaming loop is faster (6x with Adult's two), and vectorized
+# loops over time take more time to trace than they save in 50 rounds.
+_MIN_CLIENTS, _MIN_CLIENTS_IN_TIME = 4, 16
 # On a CPU, larger chunks do not fit into caches, and in smaller ones the cost of ops
 # outweighs the gain from a second thread (measured with logistic regression). A GPU
 # starts one op at a time, from whatever thread.
@@ -98,6 +99,8 @@ class PassRunner:
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
+        in_time = _has_loops_over_time(client_pass)
+        self._min_clients = _MIN_CLIENTS_IN_TIME if in_time else _MIN_CLIENTS
         # The lambda must not reference this object, to avoid a reference cycle.
         self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
@@ -142,7 +145,7 @@ class PassRunner:
     def _run(self, inputs: PassInputs) -> tuple[PassResult, str, int]:
         """Returns the results, why clients ran one by one, and the chunk size."""
         workers, demanded = self._resources.workers, self._resources.batch_clients
-        fewest = 2 if demanded else _MIN_CLIENTS
+        fewest = 2 if demanded else self._min_clients
         obstacle = f"fewer than {fewest} clients"
         if inputs.num_clients >= fewest:
             batched, obstacle = self._vectorized().batched, self._vectorized().obstacle
@@ -179,13 +182,20 @@ def _resources_of(client_pass: ClientPass, resources: Resources) -> Resources:
     """
     if resources.is_chosen or "GPU" not in resources.devices[0]:
         return resources
-    leaves = [n.leaf for n in client_pass.fragment.nodes if isinstance(n, Evaluate)]
-    if not any(graph_contents.has_loops_over_time(leaf.graph_def) for leaf in leaves):
+    if not _has_loops_over_time(client_pass):
         return resources
     logging.info(
         "Recurrent layers run on the CPU; runtime_devices=['GPU:0'] keeps them."
     )
     return attrs.evolve(resources, devices=(_CPU,), clients_on_gpu=False)
+
+
+def _has_loops_over_time(client_pass: ClientPass) -> bool:
+    return any(
+        isinstance(node, Evaluate)
+        and graph_contents.has_loops_over_time(node.leaf.graph_def)
+        for node in client_pass.fragment.nodes
+    )
 
 
 def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:

@@ -12,7 +12,8 @@ from tff_algos.execution import graph_contents
 
 # It pads with zeros whatever the value; shifts a roll along a negative axis along another
 # one; formats the values of all clients into one string; pads parsed examples to the
-# longest client's; and drops the clients' axis of elements gathered from a TensorList.
+# longest client's; and drops the clients' axis of elements gathered from a TensorList,
+# or concatenated from an empty one.
 _OPS = frozenset(
     [
         "PadV2",
@@ -21,6 +22,7 @@ _OPS = frozenset(
         "ParseSingleExample",
         "Roll",
         "StringFormat",
+        "TensorListConcatV2",
         "TensorListGather",
     ]
 )

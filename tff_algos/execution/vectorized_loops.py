@@ -139,13 +139,33 @@ def _element_shape_of_all(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor
       shape: The shape of one client's elements; a scalar -1 if it is unknown.
       num_clients: int32 [1].
     """
-    known = tf.get_static_value(shape)
-    if known is None or not known.ndim:
-        return _ELEMENT_SHAPE_OF_ALL(shape, num_clients)
-    return tf.concat([tf.cast(num_clients, shape.dtype), shape], axis=0)
+    unknown = tf.constant(-1, shape.dtype)
+
+    def with_clients() -> tf.Tensor:
+        dimensions = tf.reshape(shape, [-1])
+        return tf.concat([tf.cast(num_clients, shape.dtype), dimensions], axis=0)
+
+    match shape.shape.rank:
+        case 0:
+            return unknown
+        case None:
+            return tf.cond(tf.equal(tf.rank(shape), 0), lambda: unknown, with_clients)
+    return with_clients()
+
+
+def _convert_element_shape(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
+    """Converts the shape of a list's elements; a scalar -1 if it is unknown."""
+    of_all = tf.raw_ops.TensorListElementShape(
+        input_handle=pfor._untile_variant(pfor_input.stacked_input(0)),
+        shape_type=pfor_input.get_attr("shape_type"),
+    )
+    is_unknown = tf.equal(tf.rank(of_all), 0)
+    shape = tf.cond(is_unknown, lambda: of_all, lambda: tf.reshape(of_all, [-1])[1:])
+    return pfor.wrap(shape, False)
 
 
 _CONVERTERS = {
+    "TensorListElementShape": _convert_element_shape,
     "While": _convert_loop,
     "StatelessWhile": _convert_loop,
     "ZerosLike": _convert_zeros_like,
