@@ -92,6 +92,11 @@ def geometric_median() -> Rule:
             body,
             (tf.constant(0), weights, tf.constant(1.0, tf.float64)),
         )
+        # Toward a row, the algorithm converges slowly if at all.
+        own = tf.linalg.matvec(tf.sqrt(_squared_distances(gram)), weights)
+        at_row = tf.one_hot(tf.argmin(own), tf.size(own), dtype=tf.float64)
+        distance = tf.tensordot(weights, distances(shares), 1)
+        shares = tf.where(tf.reduce_min(own) < distance, at_row, shares)
         return [combine_rows(shares, each) for each in rows], shares
 
     return rule
@@ -108,10 +113,8 @@ def krum(num_malicious: int, num_chosen: int) -> Rule:
 
     def rule(rows, weights):
         gram, count = _centered_gram(rows), tf.size(weights)
-        squares = tf.linalg.diag_part(gram)
-        distances = squares[:, tf.newaxis] - 2.0 * gram + squares[tf.newaxis]
         # Its own distance, zero, comes first.
-        ascending = tf.sort(tf.maximum(distances, 0.0), axis=1)
+        ascending = tf.sort(_squared_distances(gram), axis=1)
         nearest = tf.maximum(count - num_malicious - 2, 1)
         scores = tf.reduce_sum(ascending[:, 1 : nearest + 1], axis=1)
         chosen = tf.argsort(scores, stable=True)[:num_chosen]
@@ -121,6 +124,12 @@ def krum(num_malicious: int, num_chosen: int) -> Rule:
         return [combine_rows(shares, each) for each in rows], shares
 
     return rule
+
+
+def _squared_distances(gram: tf.Tensor) -> tf.Tensor:
+    """Returns the squared distance of every row from every row, `[n, n]`."""
+    squares = tf.linalg.diag_part(gram)
+    return tf.maximum(squares[:, tf.newaxis] - 2.0 * gram + squares[tf.newaxis], 0.0)
 
 
 def _centered_gram(rows: Rows) -> tf.Tensor:

@@ -92,7 +92,7 @@ class InProcessContext(tff.framework.SyncContext):
             batch_clients=batch_clients,
             default_num_clients=default_num_clients,
             max_kept_bytes=max_kept_bytes,
-            is_chosen=runtime_devices is not None,
+            devices_are_chosen=runtime_devices is not None,
         )
         logging.debug(
             "The in-process runtime has %d threads on %s; oneDNN is %s.",

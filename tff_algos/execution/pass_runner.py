@@ -33,7 +33,7 @@ _MAX_CPU_CLIENT_BYTES = 1 << 18
 _CPU = "/device:CPU:0"
 # With fewer clients, the streaming loop is faster (6x with Adult's two), and vectorized
 # loops over time take more time to trace than they save in 50 rounds.
-_MIN_CLIENTS, _MIN_CLIENTS_IN_TIME = 4, 16
+_MIN_CLIENTS, _MIN_CLIENTS_OVER_TIME = 4, 16
 # On a CPU, larger chunks do not fit into caches, and in smaller ones the cost of ops
 # outweighs the gain from a second thread (measured with logistic regression). A GPU
 # starts one op at a time, from whatever thread.
@@ -47,7 +47,7 @@ class Resources:
 
     Attributes:
       devices: The devices; the server is on the first, clients are on all.
-      is_chosen: Whether the devices were asked for, and so must run all clients.
+      devices_are_chosen: Whether the devices were asked for, and so must run all clients.
       workers: Threads for the clients.
       cache: The cache of clients' batches.
       row_memory: The memory for rows of clients' values.
@@ -65,7 +65,7 @@ class Resources:
     batch_clients: bool | None
     default_num_clients: int
     max_kept_bytes: int
-    is_chosen: bool = True
+    devices_are_chosen: bool = True
     clients_on_gpu: bool = attrs.field()
 
     @clients_on_gpu.default
@@ -99,8 +99,8 @@ class PassRunner:
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
-        in_time = _has_loops_over_time(client_pass)
-        self._min_clients = _MIN_CLIENTS_IN_TIME if in_time else _MIN_CLIENTS
+        over_time = _has_loops_over_time(client_pass)
+        self._min_clients = _MIN_CLIENTS_OVER_TIME if over_time else _MIN_CLIENTS
         # The lambda must not reference this object, to avoid a reference cycle.
         self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
@@ -180,7 +180,7 @@ def _resources_of(client_pass: ClientPass, resources: Resources) -> Resources:
     TensorFlow starts each op of each time step on a GPU: two LSTM layers took 18 times as
     long there (NVIDIA H100, W3 of `benchmarks/runtimes.py`).
     """
-    if resources.is_chosen or "GPU" not in resources.devices[0]:
+    if resources.devices_are_chosen or "GPU" not in resources.devices[0]:
         return resources
     if not _has_loops_over_time(client_pass):
         return resources
