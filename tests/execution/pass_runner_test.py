@@ -185,7 +185,7 @@ def test_recurrent_layers_run_on_the_cpu_unless_a_gpu_is_asked_for(
         batch_clients=None,
         default_num_clients=0,
         max_kept_bytes=0,
-        is_chosen=is_chosen,
+        devices_are_chosen=is_chosen,
     )
     client_pass = _pass_of(_keras(layer, lambda: tf_keras.layers.Dense(2)))
     found = pass_runner._resources_of(client_pass, resources)
