@@ -188,7 +188,7 @@ def test_recurrent_layers_run_on_the_cpu_unless_a_gpu_is_asked_for(
         devices_are_chosen=is_chosen,
     )
     client_pass = _pass_of(_keras(layer, lambda: tf_keras.layers.Dense(2)))
-    found = pass_runner._resources_of(client_pass, resources)
+    found = pass_runner.PassRunner(client_pass, resources)._resources
     assert found.devices == (expected,)
     assert found.clients_on_gpu == ("GPU" in expected)
 

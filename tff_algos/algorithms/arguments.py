@@ -15,7 +15,7 @@ Distributor = Annotated[
     instance("a tff.learning.templates.DistributionProcess"),
 ]
 LearningProcess = tff.learning.templates.LearningProcess
-# A tff.learning.metrics.MetricsAggregatorType, of which nothing can be an instance.
+# isinstance does not take tff.learning.metrics.MetricsAggregatorType.
 MetricsAggregator = Annotated[
     Callable,
     instance("a function such as tff.learning.metrics.sum_then_finalize"),

@@ -132,9 +132,9 @@ def _is_on_cpu(tensor: tf.Tensor) -> bool:
 
 
 def _device_of_rows(value: tf.Tensor) -> str:
-    """Returns where to collect a value: on a GPU if it creates and updates rows in place.
+    """Returns the device for a value's rows: its GPU if that can update them in place.
 
-    Of the dtypes for which GPUs have the op `InplaceUpdate`, `Empty` lacks some.
+    Where a GPU has `InplaceUpdate` but no `Empty`, as for bool, it would update a copy.
     """
     in_place = value.dtype in (tf.float16, tf.float32, tf.float64)
     return value.device if in_place and "GPU" in value.device else _HOST

@@ -18,7 +18,7 @@ from tensorflow.python.framework import op_def_registry
 GraphDef = tf.compat.v1.GraphDef
 Nodes = Iterable[node_def_pb2.NodeDef]
 
-_LOOPS = frozenset(["While", "StatelessWhile"])
+LOOPS = frozenset(["While", "StatelessWhile"])
 _LIST_READERS = frozenset(["TensorListGetItem", "TensorListPopBack"])
 
 # Stateful only if the functions that they call are.
@@ -130,7 +130,7 @@ def argument_shape(
 
 
 def has_loops_over_time(graph_def: GraphDef) -> bool:
-    """Returns whether a function has a loop over lists of tensors, as recurrent layers do.
+    """Returns whether a function loops over lists of tensors, as recurrent layers do.
 
     Loops over datasets are not among them.
     """
@@ -139,7 +139,7 @@ def has_loops_over_time(graph_def: GraphDef) -> bool:
         node.attr["body"].func.name
         for function in functions.values()
         for node in function.node_def
-        if node.op in _LOOPS
+        if node.op in LOOPS
     ]
     return any(
         _LIST_READERS & ops and not any("Iterator" in op for op in ops)

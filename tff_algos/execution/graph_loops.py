@@ -14,7 +14,6 @@ from tensorflow.core.framework import function_pb2, node_def_pb2
 from tff_algos.execution import graph_contents
 from tff_algos.execution.graph_contents import GraphDef
 
-LOOPS = ("While", "StatelessWhile")
 # Attributes of ops that are numbers of tensors.
 _COUNTS = ("N", "num_split", "num_elements")
 Scope = GraphDef | function_pb2.FunctionDef
@@ -27,7 +26,7 @@ def rewrite_loops(graph_def: GraphDef, rewrite: Callable[["Loop"], None]) -> Non
     inner_first = graph_contents.callees_first(graph_def.library)
     for scope in [*[functions[name] for name in inner_first], graph_def]:
         for node in list(nodes(scope)):
-            if node.op in LOOPS:
+            if node.op in graph_contents.LOOPS:
                 loop = Loop(scope, node, functions)
                 rewrite(loop)
                 for changed in loop.changed_functions():
@@ -150,7 +149,7 @@ class Loop:
             return None
         values = self.node.input[self.names.index(name)]
         producer = self.outside(values)
-        if producer is None or producer.op not in LOOPS:
+        if producer is None or producer.op not in graph_contents.LOOPS:
             return None
         forward = Loop(self._scope, producer, self._functions)
         index = int(values.rpartition(":")[2]) if ":" in values else 0

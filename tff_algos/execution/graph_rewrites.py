@@ -188,7 +188,7 @@ def keep_loops_whole(graph_def: GraphDef) -> None:
     """
     functions = graph_contents.functions_by_name(graph_def)
     for node in graph_contents.all_nodes(graph_def):
-        if node.op in ("While", "StatelessWhile"):
+        if node.op in graph_contents.LOOPS:
             ops = graph_contents.reached_ops(node.attr["body"].func.name, functions)
             if not ops.isdisjoint(_BEHIND_FORWARD_OPS):
                 node.attr["_lower_using_switch_merge"].b = False

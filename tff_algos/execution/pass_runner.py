@@ -32,11 +32,11 @@ from tff_algos.execution.row_memory import RowMemory
 _MAX_CPU_CLIENT_BYTES = 1 << 18
 _CPU = "/device:CPU:0"
 # With fewer clients, the streaming loop is faster (6x with Adult's two), and vectorized
-# loops over time take more time to trace than they save in 50 rounds.
-_MIN_CLIENTS, _MIN_CLIENTS_OVER_TIME = 4, 16
+# recurrent layers take longer to trace than they save in 50 rounds.
+_MIN_CLIENTS, _MIN_RECURRENT_CLIENTS = 4, 16
 # On a CPU, larger chunks do not fit into caches, and in smaller ones the cost of ops
-# outweighs the gain from a second thread (measured with logistic regression). A GPU
-# starts one op at a time, from whatever thread.
+# outweighs the gain from a second thread (measured with logistic regression). A GPU runs
+# one op at a time, whichever thread starts it.
 _CPU_LIMITS = ChunkLimits(num_bytes=16 << 20, least_share=64)
 _GPU_LIMITS = ChunkLimits(num_bytes=4 << 30, least_share=512)
 
@@ -92,15 +92,16 @@ class PassRunner:
     """Runs a client pass; built once per plan."""
 
     def __init__(self, client_pass: ClientPass, resources: Resources):
-        resources = _resources_of(client_pass, resources)
+        is_recurrent = _is_recurrent(client_pass)
+        if is_recurrent:
+            resources = _without_gpus(resources)
         self._pass = client_pass
         self._resources = resources
         self._to_clients = ports_to_clients(client_pass)
         self._streaming = StreamingPass(
             client_pass, resources.devices, resources.row_memory
         )
-        over_time = _has_loops_over_time(client_pass)
-        self._min_clients = _MIN_CLIENTS_OVER_TIME if over_time else _MIN_CLIENTS
+        self._min_clients = _MIN_RECURRENT_CLIENTS if is_recurrent else _MIN_CLIENTS
         # The lambda must not reference this object, to avoid a reference cycle.
         self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
@@ -174,15 +175,13 @@ class PassRunner:
         self._vectorized = Lazy(lambda: without)
 
 
-def _resources_of(client_pass: ClientPass, resources: Resources) -> Resources:
-    """Moves recurrent layers from GPUs to the CPU, unless GPUs were asked for.
+def _without_gpus(resources: Resources) -> Resources:
+    """Replaces GPUs by the CPU for recurrent layers, unless they were asked for.
 
-    TensorFlow starts each op of each time step on a GPU: two LSTM layers took 18 times as
-    long there (NVIDIA H100, W3 of `benchmarks/runtimes.py`).
+    TensorFlow starts each op of each time step on its own: two LSTM layers took 18 times
+    as long on a GPU (an NVIDIA H100 and 16 Xeon cores, W3 of `benchmarks/runtimes.py`).
     """
     if resources.devices_are_chosen or "GPU" not in resources.devices[0]:
-        return resources
-    if not _has_loops_over_time(client_pass):
         return resources
     logging.info(
         "Recurrent layers run on the CPU; runtime_devices=['GPU:0'] keeps them."
@@ -190,7 +189,7 @@ def _resources_of(client_pass: ClientPass, resources: Resources) -> Resources:
     return attrs.evolve(resources, devices=(_CPU,), clients_on_gpu=False)
 
 
-def _has_loops_over_time(client_pass: ClientPass) -> bool:
+def _is_recurrent(client_pass: ClientPass) -> bool:
     return any(
         isinstance(node, Evaluate)
         and graph_contents.has_loops_over_time(node.leaf.graph_def)

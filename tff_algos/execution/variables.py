@@ -26,12 +26,11 @@ from tff_algos.execution import (
     variable_functions,
     variable_ops,
 )
-from tff_algos.execution.graph_contents import GraphDef
+from tff_algos.execution.graph_contents import LOOPS, GraphDef
 from tff_algos.execution.leaves import Leaf
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 _BRANCH_NAMES = ("then", "else")
-_LOOPS = frozenset(["While", "StatelessWhile"])
 
 
 class NotLiftableError(Exception):
@@ -189,7 +188,7 @@ class _Interpreter:
             return self._call(name, inputs, state)
         if node.op in variable_functions.BRANCHES:
             return self._branch(node, inputs, state)
-        if node.op in _LOOPS:
+        if node.op in LOOPS:
             return self._loop(node, inputs, state)
         if node.op == "ReduceDataset":
             return self._reduce(node, inputs, state)

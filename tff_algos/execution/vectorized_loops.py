@@ -15,13 +15,15 @@ import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.parallel_for import pfor
 
+from tff_algos.execution import graph_contents
+
 _REGISTRY_LOCK = threading.RLock()
 _ELEMENT_SHAPE_OF_ALL = pfor._stack_tensor_list_shape
 
 
 @contextlib.contextmanager
 def converted() -> Iterator[None]:
-    """Lets `tf.vectorized_map` convert loops and lists by this module."""
+    """Makes `tf.vectorized_map` convert loops and lists as this module does."""
     registry = pfor._pfor_converter_registry
     with _REGISTRY_LOCK:
         converters = {op: registry[op] for op in _CONVERTERS}
@@ -104,7 +106,11 @@ class _Loop(pfor.WhileV2):
             return output.t
         return pfor._stack(output.t, self._pfor.loop_len_vector).t
 
-    def _call(self, function, variables: Sequence[tf.Tensor]):
+    def _call(
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        variables: Sequence[tf.Tensor],
+    ) -> list[pfor.WrappedTensor]:
         """Calls a vectorized function of the loop's variables."""
         converter = pfor.PFor(
             loop_var=self._pfor.loop_var,
@@ -166,7 +172,6 @@ def _convert_element_shape(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
 
 _CONVERTERS = {
     "TensorListElementShape": _convert_element_shape,
-    "While": _convert_loop,
-    "StatelessWhile": _convert_loop,
+    **dict.fromkeys(graph_contents.LOOPS, _convert_loop),
     "ZerosLike": _convert_zeros_like,
 }
