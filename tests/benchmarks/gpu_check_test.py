@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from benchmarks import gpu_check
-from benchmarks.comparison import engines, gpu_report
+from benchmarks.comparison import engines, gpu_checks, gpu_report
+from benchmarks.comparison.gpu_checks import Devices
 from benchmarks.comparison.gpu_report import Row
 from benchmarks.engines.workloads import Workload
-from benchmarks.gpu_check import Devices
 from tff_algos.experiments import catalog
 
 ONE_CPU = Devices("CPU:0", ("CPU:0", "CPU:0"))
@@ -27,23 +27,23 @@ def test_every_workload_is_a_section_after_the_checks():
 
 
 def test_families_are_algorithms():
-    for name in gpu_check.FAMILIES:
+    for name in gpu_checks.FAMILIES:
         assert catalog.get(name).name == name
 
 
 def test_workloads_agree_with_loops_by_hand():
-    rows = gpu_check.workload_rows(SMALL, ONE_CPU, seconds=0.0)
+    rows = gpu_checks.workload_rows(SMALL, ONE_CPU, seconds=0.0)
     assert [row.passed for row in rows][-1:] == [True]
     assert "1.00 times ours" in rows[0].found
 
 
 def test_two_devices_are_compared_with_one():
-    (row,) = gpu_check.logical_rows(ONE_CPU, SMALL)
+    (row,) = gpu_checks.logical_rows(ONE_CPU, SMALL)
     assert row.passed and row.check == "CPU:0 and CPU:0"
 
 
 def test_equality_is_of_changes_and_has_a_row_for_each_precision(tmp_path):
-    rows = gpu_check.equality_rows("fedavg", ONE_CPU, tmp_path)
+    rows = gpu_checks.equality_rows("fedavg", ONE_CPU, tmp_path)
     assert [row.check for row in rows] == [
         "fedavg, without TF32",
         "fedavg, with TF32",
@@ -55,9 +55,9 @@ def test_memory_that_tensorflow_does_not_know_is_no_failure(monkeypatch):
     def unknown(device):
         raise ValueError(f"No allocator statistics for {device}")
 
-    memory = gpu_check.tf.config.experimental
+    memory = gpu_checks.tf.config.experimental
     monkeypatch.setattr(memory, "reset_memory_stats", unknown)
-    (row,) = gpu_check.memory_rows("CPU:0", (1, 2))
+    (row,) = gpu_checks.memory_rows("CPU:0", (1, 2))
     assert row.passed is None
     assert row.found == "No allocator statistics for CPU:0"
 
@@ -68,15 +68,15 @@ def _raise_if_too_many(limit):
 
 def test_exhausted_memory_names_how_many_clients_to_try(monkeypatch):
     megabyte = 2**20
-    assert gpu_check.clients_to_try(512 * megabyte, 4 * megabyte) == 32
-    assert gpu_check.clients_to_try(1, megabyte) == 1
-    monkeypatch.setattr(gpu_check, "_error_of_gathering", _raise_if_too_many(50))
-    first, second = gpu_check.exhausted_rows("GPU:0", 512 * megabyte)
+    assert gpu_checks.clients_to_try(512 * megabyte, 4 * megabyte) == 32
+    assert gpu_checks.clients_to_try(1, megabyte) == 1
+    monkeypatch.setattr(gpu_checks, "_error_of_gathering", _raise_if_too_many(50))
+    first, second = gpu_checks.exhausted_rows("GPU:0", 512 * megabyte)
     assert first.passed and first.found == "OOM when allocating; try 27 clients"
     assert second.passed and second.check == "27 clients"
     # If nothing is exhausted, the check has not checked anything.
-    monkeypatch.setattr(gpu_check, "_error_of_gathering", _raise_if_too_many(1e9))
-    first, _ = gpu_check.exhausted_rows("GPU:0", 512 * megabyte)
+    monkeypatch.setattr(gpu_checks, "_error_of_gathering", _raise_if_too_many(1e9))
+    first, _ = gpu_checks.exhausted_rows("GPU:0", 512 * megabyte)
     assert first.passed is False
 
 
