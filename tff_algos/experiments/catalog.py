@@ -287,6 +287,7 @@ RECIPES = (
         paper="Li et al., 2020, arXiv 1905.10497",
         build=tff_algos.build_q_fed_avg,
         build_stages=stages.q_fed_avg,
+        settings=pair_defaults.Q_FED_AVG,
         unset={"lipschitz": "the inverse of client_learning_rate"},
     ),
     Recipe(

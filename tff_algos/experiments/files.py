@@ -7,12 +7,18 @@ import logging
 import math
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 import numpy as np
+
+
+def safe_name(text: str) -> str:
+    """Returns a text as the name of one file or folder."""
+    return re.sub(r"[^\w.,=+-]", "_", text)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
 from tff_algos.experiments import (
     catalog,
+    files,
     malicious_clients,
     model_files,
     plugins,
@@ -379,7 +380,8 @@ def _personalization_optimizer(options: RunOptions, settings: Settings):
 
 def _new_output_dir(recipe: Recipe, task: Task) -> pathlib.Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return pathlib.Path("runs") / f"{recipe.name}-{task.dataset_name}-{now}"
+    name = files.safe_name(f"{recipe.name}-{task.dataset_name}-{now}")
+    return pathlib.Path("runs") / name
 
 
 def _git_commit() -> str | None:

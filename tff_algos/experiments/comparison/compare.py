@@ -11,7 +11,8 @@ own flags:
     --jobs=1            concurrent runs
     --grid=NAME=V1,V2   a row for each value of a flag; several make a grid
     --columns=C1,C2     columns of the table, of those below
-    --output_dir=DIR    folder of the runs and the report (runs/comparison)
+    --output_dir=DIR    folder of the runs and the report (runs/comparison-..., one for
+                        each task, folder of flag files and set of other flags)
 
 Flags of a run hold for every row that has them. The columns of the table:
 
@@ -58,13 +59,12 @@ from tff_algos.experiments.comparison.runs import (
     Outcomes,
     Run,
     check_folders,
+    default_folder,
     execute_all,
     make_runs,
     tell_failure,
 )
 from tff_algos.experiments.declarations import Declarations
-
-_DEFAULT_DIR = "runs/comparison"
 
 
 @attrs.frozen(kw_only=True)
@@ -105,7 +105,7 @@ def compare(
     grid: Mapping[str, Sequence[Any]] | None = None,
     columns: Sequence[str] = (),
     jobs: int = 1,
-    output_dir: str | pathlib.Path = _DEFAULT_DIR,
+    output_dir: str | pathlib.Path | None = None,
     modules: Sequence[str] = (),
     **settings: Any,
 ) -> Comparison:
@@ -122,7 +122,8 @@ def compare(
         ones.
       jobs: The number of concurrent runs, each with its share of the CPUs.
       output_dir: The folder of the report and of the runs. Completed runs there are not
-        repeated.
+        repeated. By default `runs/comparison-...`, another one for another task, folder
+        of flag files, or other settings.
       modules: Modules of other packages whose algorithms and tasks to offer.
       **settings: Flags of every row that has them: `task`, `data`, `total_rounds`, ...
 
@@ -143,7 +144,8 @@ def compare(
         raise ComparisonError(f"jobs={jobs}: expected an integer >= 1.")
     plan = _plan(contenders, common, axes, modules)
     wanted = [parse_column(name) for name in columns]
-    return _run(plan, seeds, wanted, jobs, pathlib.Path(output_dir))
+    folder = pathlib.Path(output_dir or default_folder(contenders, common))
+    return _run(plan, seeds, wanted, jobs, folder)
 
 
 def _text(value: Any) -> str:
@@ -280,12 +282,12 @@ def main(arguments: Sequence[str]) -> int:
     plan = _plan(contenders, common, values.grid, values.module)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    folder = pathlib.Path(values.output_dir or _DEFAULT_DIR)
+    folder = pathlib.Path(values.output_dir or default_folder(contenders, common))
     try:
         found = _run(plan, values.seeds, columns, values.jobs, folder)
     except (KeyboardInterrupt, SystemExit):
         print(
-            f"stopped; the same command with --output_dir={folder} goes on",
+            f"stopped; the same command goes on in {folder}",
             file=sys.stderr,
         )
         raise

@@ -3,7 +3,6 @@
 import concurrent.futures
 import itertools
 import pathlib
-import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +105,23 @@ def check_folders(runs: Sequence[Run]) -> None:
         )
 
 
+def default_folder(contenders: Sequence[str], common: Sequence[str]) -> pathlib.Path:
+    """Returns a folder named by what rows share, so that rows and seeds can be added.
+
+    Args:
+      contenders: Algorithms, flag files or patterns of them, and folders of runs.
+      common: Flags of every row to be run, as `--name=value`.
+    """
+    files_of_flags = [each for each in contenders if each.endswith(".flags")]
+    tables = {"-".join(pathlib.Path(each).parent.parts[-2:]) for each in files_of_flags}
+    tasks = [each for each in common if each.startswith("--task=")]
+    others = sorted(set(common) - set(tasks))
+    words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
+    if others:
+        words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
+    return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
+
+
 def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:
     """Returns the runs, seed by seed, so that all rows have results early.
 
@@ -118,7 +134,7 @@ def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list
     versions = {row: _data_version(row) for row in rows}
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
-            name = re.sub(r"[^\w.,=+-]", "_", row.label.replace(" ", "+"))
+            name = files.safe_name(row.label.replace(" ", "+"))
             folder = output_dir / f"{name}+seed={seed}"
             runs.append(Run(row, seed, folder, versions[row]))
     for row in rows:
