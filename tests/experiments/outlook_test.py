@@ -109,6 +109,42 @@ def test_a_long_run_says_how_to_make_it_shorter(make_spec, seconds, expected):
     assert bool(stream.getvalue()) is bool(expected)
 
 
+@pytest.mark.usefixtures("cohort")
+@pytest.mark.parametrize(("rounds_done", "clock"), [(0, "2:00"), (60, "0:30")])
+def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
+    make_spec, monkeypatch, rounds_done, clock
+):
+    monkeypatch.setattr(outlook, "_LONG", 15.0)
+    monkeypatch.setattr(outlook, "_MANY_STEPS", 60)
+    sizes = []
+
+    def measure(model, batch):
+        del model
+        sizes.append([len(each) for each in batch])
+        return 0.25
+
+    monkeypatch.setattr(outlook.step_time, "measure", measure)
+    # Rounds of six steps: three clients with two batches each.
+    spec = make_spec(
+        "fedavg", total_rounds=80, clients_per_round=3, client_batch_size=4
+    )
+    stream = io.StringIO()
+    progress = Progress(80, stream=stream)
+    outlook.warn_before_long_runs(spec, rounds_done, progress)
+    assert sizes == [[4, 4]]
+    expected = f"all rounds take roughly {clock}; smaller values of --total_rounds, "
+    assert expected in stream.getvalue()
+
+
+@pytest.mark.usefixtures("cohort")
+def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
+    monkeypatch.setattr(outlook.step_time, "measure", None)
+    stream = io.StringIO()
+    progress = Progress(7, stream=stream)
+    outlook.warn_before_long_runs(make_spec("fedavg", total_rounds=7), 0, progress)
+    assert not stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -109,6 +109,16 @@ def test_a_long_step_gives_signs_of_life(monkeypatch):
     assert 2 <= len(lines) <= 3
 
 
+def test_before_the_first_step_a_bar_shows_the_time_that_passes(terminal):
+    stream, screen = terminal
+    with Progress(30, stream=stream):
+        time.sleep(2.2)
+    stream.flush()
+    frames = os.read(screen, 100_000).decode().rstrip("\r\n").split("\r")
+    assert re.search(r"^0/30 \|.*\| 00:02, ETA \?$", frames[-1].rstrip()), frames
+    assert len(frames) >= 3
+
+
 def test_what_remains_follows_from_the_steps(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])

@@ -1,12 +1,14 @@
 """What a run will do and how long it takes, in words for the terminal."""
 
+import collections
 import math
 import statistics
+from collections.abc import Iterator
 
 import tensorflow_federated as tff
 
 from tff_algos.execution import types
-from tff_algos.experiments import cohorts
+from tff_algos.experiments import cohorts, step_time
 from tff_algos.experiments.progress import Progress, clock
 from tff_algos.experiments.run_spec import RunSpec
 from tff_algos.experiments.stage import Stage
@@ -14,6 +16,8 @@ from tff_algos.experiments.stage import Stage
 NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
+# Local steps in all below which no run is long.
+_MANY_STEPS = 1000
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
 # Of clients whose examples are counted, which means reading them.
@@ -29,18 +33,23 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
     """
-    parts, first = [], 1
-    for stage in spec.stages:
-        last = first + stage.num_rounds - 1
-        if last > rounds_done:
-            left = last - max(first - 1, rounds_done)
-            parts.append(
-                _describe_stage(spec, stage, left, max(first, rounds_done + 1))
-            )
-        first = last + 1
+    parts = [
+        _describe_stage(spec, stage, len(rounds), rounds[0])
+        for stage, rounds in _remaining(spec, rounds_done)
+    ]
     resumed = f" (after {rounds_done} that are done)" if rounds_done else ""
     rounds = f"{spec.title}{resumed}: {'; then '.join(parts)}."
     return "\n".join([rounds, *_describe_memory(spec), *_describe_untrained(spec)])
+
+
+def _remaining(spec: RunSpec, rounds_done: int) -> Iterator[tuple[Stage, range]]:
+    """Yields each stage that is not completed, with the numbers of its rounds left."""
+    first = 1
+    for stage in spec.stages:
+        last = first + stage.num_rounds
+        if last > rounds_done + 1:
+            yield stage, range(max(first, rounds_done + 1), last)
+        first = last
 
 
 def _describe_untrained(spec: RunSpec) -> list[str]:
@@ -59,12 +68,10 @@ def _describe_stage(
     rounds = f"{num_rounds} round{'s' * (num_rounds != 1)}"
     if len(spec.stages) > 1:
         rounds += f" of {stage.name}"
-    if stage.clients_per_round is None:
-        return (
-            f"{rounds}, {stage.batches.num_steps} batches of the pooled examples each"
-        )
-    total = len(spec.task.train_client_ids)
     batches = _batches_per_round(spec, stage, round_num)
+    if stage.clients_per_round is None:
+        return f"{rounds}, {batches} batches of the pooled examples each"
+    total = len(spec.task.train_client_ids)
     return (
         f"{rounds}, {stage.clients_per_round} of {total} clients in each, about "
         f"{batches} local batches per round"
@@ -74,7 +81,7 @@ def _describe_stage(
 def _batches_per_round(spec: RunSpec, stage: Stage, round_num: int) -> int:
     """Returns the batches of a round, by those of some of its clients."""
     if stage.batches.num_steps is not None:
-        return stage.clients_per_round * stage.batches.num_steps
+        return (stage.clients_per_round or 1) * stage.batches.num_steps
     cohort = cohorts.sample_cohort(
         spec.task.train_client_ids,
         stage.clients_per_round,
@@ -119,20 +126,45 @@ def _state_bytes(stage: Stage) -> int:
     return sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
 
 
+def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -> None:
+    """Says before the first round about how long all take, if that is long.
+
+    The time is that of the model's steps alone, some of which are run here. An algorithm
+    may take several per batch; clients of a small model train together, in less.
+    """
+    steps: collections.Counter[int] = collections.Counter()
+    for stage, rounds in _remaining(spec, rounds_done):
+        batches = _batches_per_round(spec, stage, rounds[0])
+        steps[stage.batches.batch_size] += len(rounds) * batches
+    if steps.total() < _MANY_STEPS:
+        return
+    client_id = spec.task.train_client_ids[0]
+    x, y = spec.task.examples(client_id, "train")
+    seconds = sum(
+        count * step_time.measure(spec.task.model, (x[:size], y[:size]))
+        for size, count in steps.items()
+    )
+    if seconds >= _LONG:
+        progress.note(
+            f"At the pace of a few steps of the model alone, all rounds take roughly "
+            f"{clock(seconds)}{_ways_to_shorten(spec)}."
+        )
+
+
 def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
     """Says after the first round how long the others take, if that is long."""
     seconds = progress.remaining_seconds
-    if seconds is None or seconds < _LONG:
-        return
+    if seconds is not None and seconds >= _LONG:
+        progress.note(
+            f"At the pace of the first round, which includes compilation, the others take "
+            f"{clock(seconds)}{_ways_to_shorten(spec)}."
+        )
+
+
+def _ways_to_shorten(spec: RunSpec) -> str:
     names = ("total_rounds", "clients_per_round", "max_elements_per_client")
     usable = [f"--{name}" for name in names if name in spec.hyperparameters]
-    shorter = (
-        f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
-    )
-    progress.note(
-        f"At the pace of the first round, which includes compilation, the others take "
-        f"{clock(seconds)}{shorter}."
-    )
+    return f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
 
 
 def stop_notice(

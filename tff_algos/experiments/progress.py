@@ -24,8 +24,9 @@ _SHOWN_IN_BAR = {
     "epsilon": "epsilon",
 }
 _BAR = "{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} ETA {remaining}"
+_BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
 # Seconds into a step after which a log gets a sign of life; later ones double.
-_FIRST_SIGN = 30.0
+_FIRST_SIGN = 10.0
 
 
 class Progress:
@@ -65,7 +66,7 @@ class Progress:
                 initial=done,
                 unit=unit,
                 file=self._stream,
-                bar_format=_BAR,
+                bar_format=_BAR_AT_FIRST,
                 dynamic_ncols=True,
             )
 
@@ -123,6 +124,7 @@ class Progress:
             self._latest |= _shown(_SHOWN_IN_BAR, metrics, "{:.1f}%")
             words = [f"{label} {value}" for label, value in self._latest.items()]
             with self._lock:
+                self._bar.bar_format = _BAR
                 self._bar.set_description_str(title, refresh=False)
                 self._bar.set_postfix_str(
                     ", ".join([*filter(None, [note]), *words]), refresh=False

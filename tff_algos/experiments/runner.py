@@ -295,6 +295,7 @@ class _Training:
         print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done) as progress:
             self._progress = progress
+            outlook.warn_before_long_runs(spec, self.rounds_done, progress)
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 try:
