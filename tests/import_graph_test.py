@@ -101,6 +101,6 @@ def test_flags_are_touched_in_the_command_line_alone():
     files = [*_files("tff_algos"), *_files("tasks"), _ROOT / "main.py"]
     users = {path.name for path in files if _FLAGS & set(_imports(path))}
     # Others parse flags, apart from those of the program.
-    assert users == {"cli.py", "run_flags.py", "compare.py", "rows.py"}
+    assert users == {"cli.py", "run_flags.py", "command.py", "rows.py"}
     of_program = {path.name for path in files if "flags.FLAGS" in path.read_text()}
     assert of_program == {"cli.py"}

@@ -3,6 +3,8 @@
 import pathlib
 
 from tests.testing.made_up_runs import CURVE, write_run
+from tff_algos.experiments import declarations
+from tff_algos.experiments.comparison import compare
 
 
 class Program:
@@ -32,3 +34,12 @@ class Program:
 
     def stop(self):
         """Its calls end by themselves."""
+
+
+def stand_in(monkeypatch):
+    """Returns a program in place of the command line, and replaces what takes seconds."""
+    program = Program({"fedavg+seed=1": (0.2, 0.4)})
+    monkeypatch.setattr(compare, "Program", lambda jobs: program)
+    monkeypatch.setattr(compare.checks, "check", lambda *_: None)
+    monkeypatch.setattr(compare.plugins, "declare", lambda _: declarations.load())
+    return program

@@ -19,7 +19,6 @@ import tensorflow_federated as tff
 from tff_algos.experiments import files
 from tff_algos.experiments.errors import ResumeError
 
-CONFIG_FILE = "config.json"
 # In it, the fingerprint of the data.
 FINGERPRINT = "data_fingerprint"
 _PREFIX = "round_"
@@ -129,13 +128,13 @@ def check_config(
         message lists with both values, or other data, or its configuration is missing
         or cannot be read.
     """
-    path = pathlib.Path(directory) / CONFIG_FILE
+    path = pathlib.Path(directory) / files.CONFIG_FILE
     if not path.exists():
         # A new run would overwrite these results of an unknown run.
         for name in ("metrics.csv", "checkpoints"):
             if (path.parent / name).exists():
                 raise ResumeError(
-                    f"{directory} holds {name} but no {CONFIG_FILE}: put that file "
+                    f"{directory} holds {name} but no {files.CONFIG_FILE}: put that file "
                     "back, or choose another --output_dir."
                 )
         return False
@@ -172,4 +171,4 @@ def _has_grown(before: Any, now: Any) -> bool:
 
 def write_config(directory: str | os.PathLike[str], config: Mapping[str, Any]) -> None:
     """Writes the run's configuration."""
-    files.write_json(pathlib.Path(directory) / CONFIG_FILE, config)
+    files.write_json(pathlib.Path(directory) / files.CONFIG_FILE, config)

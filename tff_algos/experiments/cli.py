@@ -81,6 +81,9 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     _define_flags_of(arguments)
     try:
         return FLAGS(arguments)
+    except SystemExit:
+        # absl ends with status 1 after it has shown help, which is no failure.
+        sys.exit(0)
     except UnicodeDecodeError as error:
         files = " or ".join(_values_of("flagfile", arguments))
         _exit_with(f"--flagfile: {files}, or what it includes, is not text ({error}).")
@@ -207,10 +210,10 @@ def _quit(number: int, frame: Any) -> NoReturn:
 
 
 def _compare(arguments: Sequence[str]) -> NoReturn:
-    from tff_algos.experiments.comparison import compare  # Takes a moment to import.
+    from tff_algos.experiments.comparison import command  # Takes a moment to import.
 
     try:
-        sys.exit(compare.main(arguments))
+        sys.exit(command.main(arguments))
     except KeyboardInterrupt:
         sys.exit(130)
     except (RunError, HyperparameterError) as error:

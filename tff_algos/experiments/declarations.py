@@ -220,14 +220,16 @@ def resolve_pair(
     }
     chosen = by_user(settings, declared, algorithm.refused)
     resolved = resolve(declarations.run, (), chosen[RUN])
-    of_pair = (
-        algorithm.settings.get(EVERY_TASK, {}),
-        algorithm.settings.get(task, {}),
-    )
-    resolved |= resolve(entry.fields, of_pair, chosen[entry.user])
+    of_pair = of_task(algorithm.settings, task)
+    resolved |= resolve(entry.fields, [of_pair], chosen[entry.user])
     return resolved | resolve(
-        algorithm.fields, (entry.settings, *of_pair), chosen[algorithm.user]
+        algorithm.fields, [entry.settings, of_pair], chosen[algorithm.user]
     )
+
+
+def of_task(settings: Mapping[str, Settings], task: str) -> Settings:
+    """Returns an algorithm's own defaults on a task, of those by task."""
+    return {**settings.get(EVERY_TASK, {}), **settings.get(task, {})}
 
 
 def check_own_data(declarations: Declarations, task: str) -> None:

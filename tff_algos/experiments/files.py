@@ -15,6 +15,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+# The settings of a run, in its results folder.
+CONFIG_FILE = "config.json"
+
 
 def safe_name(text: str) -> str:
     """Returns a text as the name of one file or folder."""

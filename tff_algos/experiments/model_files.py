@@ -28,7 +28,6 @@ import tensorflow_federated as tff
 import tf_keras
 
 from tff_algos.experiments import files
-from tff_algos.experiments.checkpoints import CONFIG_FILE
 from tff_algos.experiments.errors import RunError
 from tff_algos.models.keras_model import build_keras_model
 
@@ -289,7 +288,7 @@ def load_model(
             f"with a checkpoint: {there}."
         )
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text())
+        config = json.loads((folder / files.CONFIG_FILE).read_text())
         of_data = folder / FOLDER / _ENCODING
         encoding = json.loads(of_data.read_text()) if of_data.exists() else None
         with np.load(path) as archive:

@@ -215,11 +215,7 @@ class Recipe:
         """
         settings = declarations.resolve(
             self.hyperparameters(),
-            (
-                task_settings,
-                self.settings.get(EVERY_TASK, {}),
-                self.settings.get(task_name, {}),
-            ),
+            [task_settings, declarations.of_task(self.settings, task_name)],
             chosen,
         )
         for each in {ClientOptimizer, ServerOptimizer} & set(self.records()):
@@ -236,10 +232,7 @@ class Recipe:
 
     def task_defaults(self, task_name: str, options: Collection[str]) -> Settings:
         """Returns its defaults for a task's own options, of those named."""
-        of_pair = {
-            **self.settings.get(EVERY_TASK, {}),
-            **self.settings.get(task_name, {}),
-        }
+        of_pair = declarations.of_task(self.settings, task_name)
         return {name: value for name, value in of_pair.items() if name in options}
 
     def stages(self, task: Task, settings: Settings) -> tuple[Stage, ...]:

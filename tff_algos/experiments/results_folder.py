@@ -13,12 +13,11 @@ import tensorflow as tf
 
 from tff_algos.clients import client_memory
 from tff_algos.experiments import files, model_files
-from tff_algos.experiments.checkpoints import CONFIG_FILE
 from tff_algos.experiments.errors import FolderInUseError, OutputError
 
 LOCK_FILE = "run.lock"
 _FILES = (
-    CONFIG_FILE,
+    files.CONFIG_FILE,
     "metrics.csv",
     "per_client.csv",
     "summary.json",

@@ -4,7 +4,7 @@ import pytest
 
 from tff_algos.experiments import plugins
 from tff_algos.experiments.comparison import checks
-from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import make_rows
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.testing.made_up_runs import CURVE, write_run
 from tff_algos.experiments.comparison import columns
-from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.errors import ComparisonError
 
 
 def _results(folder, **kwargs):

@@ -7,8 +7,8 @@ import pytest
 
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments import declarations
-from tff_algos.experiments.comparison.columns import ComparisonError
-from tff_algos.experiments.comparison.rows import Row, make_rows
+from tff_algos.experiments.comparison.errors import ComparisonError
+from tff_algos.experiments.comparison.rows import Row, default_folder, make_rows
 from tff_algos.experiments.errors import RunError
 
 WHAT = declarations.load()
@@ -185,3 +185,47 @@ def test_runs_on_different_tasks_say_on_which(tmp_path):
         "fedavg on mnist (mnist)",
         "fedavg on emnist (emnist)",
     ]
+
+
+def test_a_folder_is_named_by_what_rows_share():
+    def name(contenders, *common):
+        folder = default_folder(contenders, common)
+        assert folder.parent.name == "runs"
+        return folder.name
+
+    assert name(["fedavg"], "--task=mnist") == "comparison-mnist"
+    assert name(["fedavg", "uga"], "--task=mnist") == name(["uga"], "--task=mnist")
+    assert name(["runs/one", "runs/two"]) == "comparison"
+    presets = ["presets/gradma/mnist/a.flags", "presets/gradma/mnist/b.flags"]
+    assert name(presets) == name(["presets/gradma/mnist/*.flags"])
+    assert name(presets) == "comparison-gradma-mnist"
+    assert name(["fedavg"], "--task=csv:data/my file") == "comparison-csv_data_my_file"
+
+
+def test_other_flags_have_a_folder_of_their_own():
+    flags = [["--total_rounds=3"], ["--total_rounds=30"], ["--total_rounds=3", "--x=1"]]
+    names = {default_folder(["fedavg"], each).name for each in flags}
+    assert len(names) == 3
+    assert all(name.startswith("comparison-") for name in names)
+    assert default_folder(["fedavg"], flags[2]) == default_folder(
+        ["fedavg"], flags[2][::-1]
+    )
+
+
+def test_own_defaults_that_other_rows_lack_are_told():
+    def own(*arguments, rows=("fedavg", "gradma")):
+        made = make_rows(rows, ["--task=mnist", *arguments], [], WHAT)
+        return {row.label: row.own_defaults for row in made}
+
+    expected = (
+        "--client_batch_size=64",
+        "--client_learning_rate=0.1",
+        "--client_steps_per_round=5",
+        "--model=2nn",
+        "--step_batching=per_pass",
+    )
+    assert own() == {"fedavg": (), "gradma": expected}
+    # Given to all rows, or the same in all of them.
+    given = own("--model=2nn", "--client_batch_size=64")
+    assert given["gradma"] == (*expected[1:3], expected[4])
+    assert own(rows=["gradma", "gradma_w"]) == {"gradma": (), "gradma_w": ()}

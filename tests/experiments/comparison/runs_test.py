@@ -7,10 +7,9 @@ import pytest
 from tests.testing.made_up_runs import write_run
 from tests.testing.programs import Program
 from tff_algos.experiments.comparison import runs as runs_lib
-from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import Row
 from tff_algos.experiments.comparison.runs import (
-    default_folder,
     execute_all,
     make_runs,
 )
@@ -162,28 +161,3 @@ def test_a_run_on_a_file_that_has_changed_is_not_done(tmp_path):
     assert not now[0].is_done
     with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
         runs_lib.check_folders(now)
-
-
-def test_a_folder_is_named_by_what_rows_share():
-    def name(contenders, *common):
-        folder = default_folder(contenders, common)
-        assert folder.parent.name == "runs"
-        return folder.name
-
-    assert name(["fedavg"], "--task=mnist") == "comparison-mnist"
-    assert name(["fedavg", "uga"], "--task=mnist") == name(["uga"], "--task=mnist")
-    assert name(["runs/one", "runs/two"]) == "comparison"
-    presets = ["presets/gradma/mnist/a.flags", "presets/gradma/mnist/b.flags"]
-    assert name(presets) == name(["presets/gradma/mnist/*.flags"])
-    assert name(presets) == "comparison-gradma-mnist"
-    assert name(["fedavg"], "--task=csv:data/my file") == "comparison-csv_data_my_file"
-
-
-def test_other_flags_have_a_folder_of_their_own():
-    flags = [["--total_rounds=3"], ["--total_rounds=30"], ["--total_rounds=3", "--x=1"]]
-    names = {default_folder(["fedavg"], each).name for each in flags}
-    assert len(names) == 3
-    assert all(name.startswith("comparison-") for name in names)
-    assert default_folder(["fedavg"], flags[2]) == default_folder(
-        ["fedavg"], flags[2][::-1]
-    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tasks
 from tff_algos.experiments import catalog, cohorts, launch, run_flags
-from tff_algos.experiments.comparison.columns import ComparisonError
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import Row, parse_flags
 from tff_algos.experiments.console import USER_ERRORS
 from tff_algos.experiments.declarations import Declarations

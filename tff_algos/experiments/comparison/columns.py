@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from tff_algos.experiments.comparison import formats
+from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.metric_names import BYTES_DOWN, BYTES_UP
 from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
@@ -40,15 +41,6 @@ _TITLES = types.MappingProxyType(
 # Shown where no columns are asked for and the runs have them.
 _DEFAULTS = tuple(_TITLES)
 _NUM_TARGETS = 2
-
-
-class ComparisonError(RunError):
-    """A comparison cannot be made as requested; the message is one line."""
-
-
-def flag_error(flag: str, value: object, expected: str) -> ComparisonError:
-    """Returns the error for an unexpected value of a flag."""
-    return ComparisonError(f"--{flag}={value}: expected {expected}.")
 
 
 @attrs.frozen(eq=False)

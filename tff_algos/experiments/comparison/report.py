@@ -93,6 +93,11 @@ def notes(outcomes: Outcomes) -> list[str]:
         if row.left_out:
             names = ", ".join(f"--{name}" for name in row.left_out)
             found.append(f"{row.label} does not have {names}.")
+        if row.own_defaults:
+            found.append(
+                f"{row.label} has defaults of its own: {', '.join(row.own_defaults)}. "
+                "As flags of the command they hold for all rows."
+            )
     return found
 
 

@@ -6,6 +6,7 @@ import glob
 import itertools
 import json
 import pathlib
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,10 @@ import attrs
 from absl import flags
 
 from tff_algos import messages
-from tff_algos.experiments import declarations, run_flags
-from tff_algos.experiments.checkpoints import CONFIG_FILE
-from tff_algos.experiments.comparison.columns import ComparisonError, flag_error
+from tff_algos.experiments import declarations, files, run_flags
+from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.declarations import Declarations
+from tff_algos.experiments.files import CONFIG_FILE
 from tff_algos.hyperparameters import HyperparameterError
 
 # What a comparison gives each run itself, or has no use for.
@@ -33,6 +34,8 @@ class Row:
       label: Its name in tables and plots.
       arguments: Its flags, but for the seed and the folder; () for existing runs.
       left_out: Settings of all rows that this one does not have.
+      own_defaults: Its algorithm's own defaults on the task, as `--name=value`, where
+        other rows have other values.
       folders: The folders of existing runs, one per seed; () for a row to be run.
       published: What the first line of its flag file says, for presets the published
         number; None if it has no comment there.
@@ -41,8 +44,26 @@ class Row:
     label: str
     arguments: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    own_defaults: tuple[str, ...] = ()
     folders: tuple[pathlib.Path, ...] = ()
     published: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class _Settings:
+    """The settings of a row that is to be run.
+
+    Attributes:
+      task: Its task.
+      asked: The names of those that flags set.
+      values: All, by name.
+      own: The names of those that are its algorithm's own defaults on the task.
+    """
+
+    task: str
+    asked: frozenset[str]
+    values: Mapping[str, Any]
+    own: frozenset[str]
 
 
 def make_rows(
@@ -63,13 +84,16 @@ def make_rows(
       what: What there is to set.
 
     Raises:
-      ComparisonError: If a contender is nothing of that, a setting is invalid or no row
+      ComparisonError: If there is no contender or it is nothing of that, a setting is invalid or no row
         has it, or two rows have the same name.
       HyperparameterError: If a setting is invalid.
     """
+    if not contenders:
+        raise ComparisonError(
+            "nothing to compare: name algorithms, flag files or folders of runs."
+        )
     points = list(_points(grid))
-    rows: dict[Row, None] = {}
-    used: set[str] = set()
+    rows: dict[Row, _Settings] = {}
     folders = []
     for contender in contenders:
         if pathlib.Path(contender, CONFIG_FILE).is_file():
@@ -80,15 +104,31 @@ def make_rows(
             continue
         for (name, preset), point in itertools.product(_named(contender, what), points):
             row, settings = _row(name, preset, common, point, what)
-            used |= settings
-            rows[row] = None
-    _check_used(used, [*common, *(f"--{each}" for each in points[0])], rows, what)
-    found = [*rows, *_existing(folders)]
+            rows[row] = settings
+    _check_used(rows, [*common, *(f"--{each}" for each in points[0])], what)
+    found = [*_with_own_defaults(rows), *_existing(folders)]
     labels = [row.label for row in found]
     for label in labels:
         if labels.count(label) > 1:
             raise ComparisonError(f"two rows are called {label!r}; expected each once.")
     return found
+
+
+def default_folder(contenders: Sequence[str], common: Sequence[str]) -> pathlib.Path:
+    """Returns a folder named by what rows share, so that rows and seeds can be added.
+
+    Args:
+      contenders: Algorithms, flag files or patterns of them, and folders of runs.
+      common: Flags of every row to be run, as `--name=value`.
+    """
+    files_of_flags = [each for each in contenders if each.endswith(".flags")]
+    tables = {"-".join(pathlib.Path(each).parent.parts[-2:]) for each in files_of_flags}
+    tasks = [each for each in common if each.startswith("--task=")]
+    others = sorted(set(common) - set(tasks))
+    words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
+    if others:
+        words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
+    return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
 
 
 def parse_flags(arguments: Sequence[str], what: Declarations) -> flags.FlagValues:
@@ -166,8 +206,8 @@ def _row(
     common: Sequence[str],
     point: Sequence[str],
     what: Declarations,
-) -> tuple[Row, set[str]]:
-    """Returns a row and the settings that it has of those asked for."""
+) -> tuple[Row, _Settings]:
+    """Returns a row and its settings."""
     values = parse_flags([*preset, *common, *(f"--{each}" for each in point)], what)
     present = _present(values)
     for own in OWN_FLAGS:
@@ -187,7 +227,7 @@ def _row(
     settings = {key: value for key, value in chosen.items() if key not in left_out}
     declarations.check_own_data(what, values.task)
     try:
-        declarations.resolve_pair(what, algorithm.name, task.name, settings)
+        resolved = declarations.resolve_pair(what, algorithm.name, task.name, settings)
     except HyperparameterError as error:
         raise ComparisonError(f"{name}: --{error}") from error
     shown = [each for each in point if each.partition("=")[0] not in left_out]
@@ -197,7 +237,28 @@ def _row(
         left_out=tuple(sorted(left_out)),
         published=_published(preset),
     )
-    return row, set(settings)
+    of_pair = declarations.of_task(algorithm.settings, task.name)
+    return row, _Settings(
+        task=task.name,
+        asked=frozenset(settings),
+        values=resolved,
+        own=frozenset(of_pair) - set(settings),
+    )
+
+
+def _with_own_defaults(rows: Mapping[Row, _Settings]) -> Iterator[Row]:
+    """Yields rows with those of their algorithms' own defaults that others lack."""
+    for row, settings in rows.items():
+        others = [each for each in rows.values() if each.task == settings.task]
+        own = [
+            f"--{name}={settings.values[name]}"
+            for name in sorted(settings.own)
+            if any(
+                each.values.get(name, settings.values[name]) != settings.values[name]
+                for each in others
+            )
+        ]
+        yield attrs.evolve(row, own_defaults=tuple(own))
 
 
 def _published(preset: Sequence[str]) -> str | None:
@@ -210,9 +271,8 @@ def _published(preset: Sequence[str]) -> str | None:
 
 
 def _check_used(
-    used: set[str],
+    rows: Mapping[Row, _Settings],
     arguments: Sequence[str],
-    rows: Iterable[Row],
     what: Declarations,
 ) -> None:
     """Raises `ComparisonError` if no row has a setting that all were to have."""
@@ -223,6 +283,7 @@ def _check_used(
         raise ComparisonError(
             f"--{next(iter(asked))} cannot be set: all rows are runs that have ended."
         )
+    used = frozenset().union(*(settings.asked for settings in rows.values()))
     for name, value in asked.items():
         if name not in used:
             owners = ", ".join(what.users[name])

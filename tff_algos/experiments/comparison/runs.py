@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from tff_algos.experiments import files
-from tff_algos.experiments.comparison.columns import (
-    ComparisonError,
-    Results,
-    read_results,
-)
+from tff_algos.experiments.comparison.columns import Results, read_results
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row
 
@@ -103,23 +100,6 @@ def check_folders(runs: Sequence[Run]) -> None:
             f"{run.folder} holds another run ({', '.join(differing) or 'fewer flags'}); "
             "choose another --output_dir."
         )
-
-
-def default_folder(contenders: Sequence[str], common: Sequence[str]) -> pathlib.Path:
-    """Returns a folder named by what rows share, so that rows and seeds can be added.
-
-    Args:
-      contenders: Algorithms, flag files or patterns of them, and folders of runs.
-      common: Flags of every row to be run, as `--name=value`.
-    """
-    files_of_flags = [each for each in contenders if each.endswith(".flags")]
-    tables = {"-".join(pathlib.Path(each).parent.parts[-2:]) for each in files_of_flags}
-    tasks = [each for each in common if each.startswith("--task=")]
-    others = sorted(set(common) - set(tasks))
-    words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
-    if others:
-        words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
-    return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
 
 
 def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:

@@ -1,0 +1,119 @@
+"""A comparison as a command."""
+
+import pytest
+
+from tests.testing import programs
+from tests.testing.command_line import run_program
+from tests.testing.made_up_runs import write_run
+from tff_algos.experiments.comparison import command
+from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.metrics_log import read_rows
+
+
+@pytest.fixture
+def program(monkeypatch):
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    return programs.stand_in(monkeypatch)
+
+
+def test_the_command_prints_the_table_and_goes_on_where_it_was(
+    program, tmp_path, capsys
+):
+    words = ["fedavg", "uga", "--task=mnist", "--seeds=1", f"--output_dir={tmp_path}"]
+    assert command.main(words) == 0
+    first = capsys.readouterr().out
+    assert "held-out accuracy, %" in first and f"Report: {tmp_path}" in first
+    assert command.main(words) == 0
+    assert capsys.readouterr().out == first
+    assert len(program.calls) == 2
+
+
+def test_existing_runs_need_no_task(program, tmp_path, capsys):
+    write_run(tmp_path / "a", curve=(0.5,))
+    assert command.main([str(tmp_path / "a"), f"--output_dir={tmp_path}/out"]) == 0
+    assert "fedavg (a)" in capsys.readouterr().out
+    assert program.calls == []
+
+
+def test_a_failed_run_is_told_and_the_exit_status_is_1(program, tmp_path, capsys):
+    program._failures = ("uga",)
+    words = ["fedavg", "uga", "--task=mnist", "--seeds=2", f"--output_dir={tmp_path}"]
+    assert command.main(words) == 1
+    out, err = capsys.readouterr()
+    assert "uga (2 of 2 failed)" in out
+    assert "uga, seed 1: failed, " in err and "error: broken" in err
+
+
+def test_help_says_what_the_command_does(capsys):
+    assert command.main(["--help"]) == 0
+    assert "rounds_to:ACC" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing to compare: name algorithms, flag files or folders of runs"),
+        (["fedavg", "--task=mnist", "--columns=final:"], "--columns=final:: expected"),
+        (
+            ["fedavg", "--task=mnist", "--columns=nothing"],
+            "--columns=nothing: expected",
+        ),
+        (["fedavg", "--task=mnist", "--seeds=0"], "seeds=0"),
+        (["fedavg", "--task=mnist", "--job=2"], "Unknown command line flag 'job'"),
+        (
+            ["fedavg", "--task=mnist", "--output_dir=/dev/null/a"],
+            "/dev/null/a: .*folder",
+        ),
+    ],
+)
+def test_wrong_flags_are_one_line(program, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=message) as error:
+        command.main(words)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_the_program_compares_and_its_runs_are_those_of_single_commands(tmp_path):
+    table = tmp_path / "table.csv"
+    lines = [f"{i % 7},{i % 5},{i % 2},{'abcd'[i // 3 % 4]}" for i in range(120)]
+    table.write_text("\n".join(["x,y,label,client", *lines]))
+    common = [
+        f"--task=csv:{table}",
+        "--client_column=client",
+        "--model=linear",
+        "--clients_per_round=2",
+        "--total_rounds=2",
+        "--rounds_per_eval=1",
+        "--personalization_epochs=1",
+    ]
+    out = tmp_path / "out"
+    words = ["compare", "fedavg", "fedprox", *common, "--proximal_strength=1"]
+    words += ["--seeds=1", f"--output_dir={out}"]
+    done = run_program(*words)
+    assert done.status == 0, done.err
+    assert "fedavg does not have --proximal_strength." in done.err
+    assert "2/2 fedprox, seed 0: done" in done.err
+    alone = run_program("--algo=fedavg", *common, f"--output_dir={tmp_path}/alone")
+    assert alone.status == 0, alone.err
+    curves = [
+        [
+            {k: v for k, v in row.items() if k != "seconds"}
+            for row in read_rows(folder / "metrics.csv")
+        ]
+        for folder in (out / "fedavg+seed=0", tmp_path / "alone")
+    ]
+    assert curves[0] == curves[1]
+    both = [str(out / "fedavg+seed=0"), str(tmp_path / "alone")]
+    again = run_program("compare", *both, f"--output_dir={tmp_path}/again")
+    assert again.status == 2
+    assert "are runs of the same settings and seed" in again.err
+
+
+@pytest.mark.slow
+def test_a_typo_in_a_later_row_is_an_error_before_any_run(tmp_path):
+    words = ["compare", "fedavg", "fedproxx", "--task=adult"]
+    done = run_program(*words, f"--output_dir={tmp_path}/out")
+    assert done.status == 2
+    assert done.err.startswith("error: --algo=fedproxx is unknown, did you mean fedpro")
+    assert not (tmp_path / "out").exists()
