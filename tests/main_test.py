@@ -122,7 +122,10 @@ def test_a_signal_saves_says_so_and_exits_with_its_status(
     assert 3 <= done < 8
     assert "Personalized FedAvg on emnist_generated: 4 rounds of fedavg, 2 of " in err
     assert f"stopping after round {done}" in err
-    assert "; press Ctrl-C again to stop now: the last saved round is 2." in err
+    assert (
+        "; press Ctrl-C again, or send another signal, to stop now: the last saved round is 2."
+        in err
+    )
     assert f"Stopped after round {done}, which is saved" in err
     assert (tmp_path / "checkpoints" / f"round_{done}").is_dir()
     finished = run_program(*COMMAND, f"--output_dir={tmp_path}")

@@ -81,6 +81,7 @@ ANSWERED_AT_ONCE = {
     ("compare", "fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0: no row has it"),
     ("--algos=fedavg",): (2, "Unknown command line flag 'algos'"),
     ("--algo=fedavgg", "--task=mnist"): (2, "did you mean fedavg"),
+    ("--algo=fedavgg",): (2, "did you mean fedavg"),
     ("--algo=fedavg", "--task=mnist", "--model=x"): (2, "--model='x' is not valid"),
     ("--algo=fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0 cannot be used"),
 }

@@ -152,21 +152,21 @@ def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
             (13, 30, 12, 39.8),
             (
                 "stopping after round 14 (about 40 s), which will be saved; press Ctrl-C "
-                "again to stop now: the last saved round is 12."
+                "again, or send another signal, to stop now: the last saved round is 12."
             ),
         ),
         (
             (0, 30, 0, None),
             (
-                "stopping after round 1, which will be saved; press Ctrl-C again to stop "
-                "now: nothing is saved yet."
+                "stopping after round 1, which will be saved; press Ctrl-C again, or "
+                "send another signal, to stop now: nothing is saved yet."
             ),
         ),
         (
             (30, 30, 30, None),
             (
-                "stopping after these clients; all rounds are saved; press Ctrl-C again to "
-                "stop now."
+                "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
+                "send another signal, to stop now."
             ),
         ),
     ],

@@ -58,7 +58,7 @@ def test_the_table_of_a_run_has_its_numbers():
     assert found["num empty clients"] == "3"
     assert not any("not finite" in label for label in found)
     assert found["rounds per second"] == "1.23"
-    assert found["peak memory"] == "900 MB, runtime 0 MB"
+    assert found["peak memory"] == "900 MB"
     label = "sent to workers and received per round"
     assert label not in found
     traffic = {"bytes_to_workers_per_round": 1.5e6, "bytes_from_workers_per_round": 2e7}
@@ -129,3 +129,12 @@ def test_tables_of_the_readme_have_a_row_for_each():
     assert lines[-1] == (
         f"| `emnist` | {EMNIST.summary} | cnn, cnn_dropout, 2nn, cnn_dense_dropout |"
     )
+
+
+def test_help_is_wrapped_to_the_width_of_a_terminal():
+    for columns in (60, 80, 120):
+        text = report.settings(DECLARED, "fedavg", "emnist", (), columns)
+        of_flags = [line for line in text.splitlines() if line.startswith(" ")]
+        assert max(map(len, of_flags)) <= columns
+        wide = report.settings(DECLARED, "fedavg", "emnist")
+        assert text.split() == wide.split()

@@ -16,6 +16,7 @@ import logging as python_logging
 import os
 import platform
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +118,10 @@ def _listed(what: Declarations) -> str:
     if FLAGS.algo is None and FLAGS.task is None:
         return report.catalog(what.algorithms.values(), what.all_tasks)
     launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in run_flags.LAUNCH_FLAGS]
-    return report.settings(what, FLAGS.algo, FLAGS.task, launch)
+    columns = sys.maxsize
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+    return report.settings(what, FLAGS.algo, FLAGS.task, launch, columns)
 
 
 def _answer() -> int:
@@ -129,6 +133,9 @@ def _answer() -> int:
     if FLAGS.list:
         print(_listed(what))
         return 0
+    for name, known in (("algo", what.algorithm), ("task", what.task)):
+        if FLAGS[name].value is not None:
+            known(FLAGS[name].value)
     for name in ("algo", "task"):
         if FLAGS[name].value is None:
             raise RunError(f"--{name} is missing: --list shows what there is.")

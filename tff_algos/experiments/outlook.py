@@ -180,12 +180,12 @@ def stop_notice(
     """
     if rounds_done >= total_rounds:
         return (
-            "stopping after these clients; all rounds are saved; press Ctrl-C again to "
-            "stop now."
+            "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
+            "send another signal, to stop now."
         )
     about = "" if seconds_left is None else f" (about {max(1, round(seconds_left))} s)"
     last = f"the last saved round is {saved}" if saved else "nothing is saved yet"
     return (
         f"stopping after round {rounds_done + 1}{about}, which will be saved; press "
-        f"Ctrl-C again to stop now: {last}."
+        f"Ctrl-C again, or send another signal, to stop now: {last}."
     )

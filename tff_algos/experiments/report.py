@@ -1,5 +1,7 @@
 """Printed output: the table of a finished run, and lists of algorithms and tasks."""
 
+import sys
+import textwrap
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +20,9 @@ from tff_algos.experiments.metric_names import (
     WORKERS_UP,
 )
 from tff_algos.hyperparameters import REQUIRED, Hyperparameter
+
+# Characters of a line of help that leave it readable.
+_NARROWEST = 40
 
 
 def _percent(value: float) -> str:
@@ -83,14 +88,15 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
                 f"{summary[f'{name}_per_round'] / 1e6:.3g} MB" for name in names
             )
             rows.append((label, f"{sent}, {received}"))
-    memory = summary["peak_memory_mb"]
-    rows.append(
-        (
-            "peak memory",
-            f"{memory['python']} MB, runtime {memory['runtime_processes']} MB",
-        )
-    )
+    rows.append(("peak memory", _memory(**summary["peak_memory_mb"])))
     return f"\n{title}\n{text_table(rows)}"
+
+
+def _memory(python: int, runtime_processes: int) -> str:
+    found = f"{python} MB"
+    if runtime_processes:
+        found += f", and {runtime_processes} MB in the runtime's processes"
+    return found
 
 
 _EXCHANGED = types.MappingProxyType(
@@ -151,6 +157,7 @@ def settings(
     algo: str | None,
     task: str | None,
     launch: Sequence[tuple[str, Any, str]] = (),
+    columns: int = sys.maxsize,
 ) -> str:
     """Returns the flags of an algorithm, a task or a pair, with their defaults.
 
@@ -159,6 +166,7 @@ def settings(
       algo: The `--algo` name; None for the task alone.
       task: The `--task` name; None for the algorithm alone.
       launch: Name, default and help of the flags that belong to no setting.
+      columns: The most characters of a line.
     """
     sections: list[tuple[str, Fields]] = []
     if algo is not None:
@@ -184,7 +192,7 @@ def settings(
     )
     tables[-1] = (tables[-1][0], tables[-1][1] + launch_rows)
     blocks = [
-        "\n".join([title, *(f"  {flag:{width}}  {text}" for flag, text in rows)])
+        "\n".join([title, *(_wrapped(f"  {f:{width}}  ", t, columns) for f, t in rows)])
         for title, rows in tables
     ]
     note = ""
@@ -194,6 +202,16 @@ def settings(
         own = ", ".join(f"--{name}={value}" for name, value in entry.settings.items())
         note = f"\n\nDefaults that it gives to algorithms: {own or 'none'}."
     return "Flags and defaults\n\n" + "\n\n".join(blocks) + note
+
+
+def _wrapped(flag: str, text: str, columns: int) -> str:
+    """Returns a flag and its help, beside each other if a narrow text fits there."""
+    is_beside = columns - len(flag) >= _NARROWEST
+    indent = " " * (len(flag) if is_beside else 6)
+    lines = textwrap.fill(
+        text, columns, initial_indent=indent, subsequent_indent=indent
+    )
+    return flag + lines[len(flag) :] if is_beside else f"{flag.rstrip()}\n{lines}"
 
 
 def _flag_row(field: Hyperparameter, value: Any) -> tuple[str, str]:
