@@ -11,7 +11,8 @@ import pytest
 
 from tests.testing.command_line import SMALL, run_apart, run_here, run_program
 from tff_algos.experiments import catalog, declarations, plugins, report
-from tff_algos.experiments.comparison import columns, compare
+from tff_algos.experiments.comparison import columns
+from tff_algos.experiments.comparison import command as command_lib
 from tff_algos.experiments.comparison import rows as rows_lib
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -107,7 +108,7 @@ def _comparisons() -> list[str]:
 def test_every_comparison_has_rows(command, monkeypatch):
     monkeypatch.chdir(_ROOT)
     _, *words = shlex.split(command)
-    values, contenders, common = compare.parse(words)
+    values, contenders, common = command_lib.parse(words)
     what = declarations.load()
     rows = rows_lib.make_rows(contenders, common, values.grid, what)
     assert len(rows) > 1
