@@ -137,6 +137,25 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
 
 
 @pytest.mark.usefixtures("cohort")
+def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
+    make_spec, monkeypatch
+):
+    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
+    monkeypatch.setattr(outlook.step_time, "measure", lambda *_: 10.0)
+    for steps, clock in ((5, "20:00"), (1, "")):
+        spec = make_spec(
+            "pfedme",
+            total_rounds=4,
+            clients_per_round=3,
+            client_batch_size=4,
+            personal_steps=steps,
+        )
+        stream = io.StringIO()
+        outlook.warn_before_long_runs(spec, 0, Progress(4, stream=stream))
+        assert clock in stream.getvalue() and bool(clock) == bool(stream.getvalue())
+
+
+@pytest.mark.usefixtures("cohort")
 def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
     monkeypatch.setattr(outlook.step_time, "measure", None)
     stream = io.StringIO()

@@ -160,6 +160,7 @@ RECIPES = (
         # All local steps of a round follow the same momentum, undamped: with 0.9 or 0.5,
         # 30 rounds teach most tasks little or nothing.
         defaults={"base_momentum": 0.1},
+        gradients=2.0,
     ),
     Recipe(
         name="uga",
@@ -171,6 +172,7 @@ RECIPES = (
         settings=pair_defaults.UGA,
         paces=pair_defaults.SINGLE_STEP_PACE,
         batches=_all_epochs,
+        gradients=3.0,
     ),
     Recipe(
         name="fedmeta",
@@ -193,6 +195,7 @@ RECIPES = (
         paces=pair_defaults.SINGLE_STEP_PACE,
         batches=_all_epochs,
         **_FED_META,
+        gradients=3.0,
     ),
     Recipe(
         name="reptile",
@@ -225,6 +228,7 @@ RECIPES = (
         paper="Finn et al., 2017, arXiv 1703.03400",
         build=tff_algos.build_maml,
         **_MAML,
+        gradients=3.0,
     ),
     Recipe(
         name="personalized_fedavg",
@@ -308,6 +312,7 @@ RECIPES = (
         build_stages=stages.gradma,
         without=("server_optimizer",),
         settings=pair_defaults.GRADMA,
+        gradients=4.0,
     ),
     Recipe(
         name="gradma_w",
@@ -316,6 +321,7 @@ RECIPES = (
         paper=_LUO,
         build=tff_algos.build_gradma_w,
         settings=pair_defaults.GRADMA_W,
+        gradients=3.0,
     ),
     Recipe(
         name="gradma_s",
@@ -336,6 +342,7 @@ RECIPES = (
         build=tff_algos.build_moon,
         prepare_task=stages.moon_task,
         build_stages=stages.moon,
+        gradients=1.67,
     ),
     Recipe(
         name="moonm",
@@ -346,6 +353,7 @@ RECIPES = (
         prepare_task=stages.moon_task,
         build_stages=stages.moon,
         defaults=_HEAVY_BALL,
+        gradients=1.67,
     ),
     Recipe(
         name="fedmlb",
@@ -353,6 +361,7 @@ RECIPES = (
         summary="FedAvg with features that suit the server's later blocks as well",
         paper=_KIM,
         build=tff_algos.build_fed_mlb,
+        gradients=1.85,
     ),
     Recipe(
         name="fedmlbm",
@@ -361,6 +370,7 @@ RECIPES = (
         paper=_KIM,
         build=tff_algos.build_fed_mlb,
         defaults=_HEAVY_BALL,
+        gradients=1.85,
     ),
     Recipe(
         name="scaffold",
@@ -407,6 +417,7 @@ RECIPES = (
         summary="FedAvg, and a model of each client's own near the shared one",
         paper="Li et al., 2021, arXiv 2012.04221",
         build=tff_algos.build_ditto,
+        gradients=2.0,
     ),
     Recipe(
         name="pfedme",
@@ -415,6 +426,7 @@ RECIPES = (
         paper="Dinh et al., 2020, arXiv 2006.08848",
         build=tff_algos.build_pfedme,
         settings=pair_defaults.PFEDME,
+        gradients="personal_steps",
     ),
     Recipe(
         name="apfl",
@@ -422,6 +434,7 @@ RECIPES = (
         summary="mixtures of the shared model and one of each client's own",
         paper="Deng et al., 2020, arXiv 2003.13461",
         build=tff_algos.build_apfl,
+        gradients=2.0,
     ),
     Recipe(
         name="fedper",

@@ -286,6 +286,7 @@ def build_spec(
         personalization_optimizer=_personalization_optimizer(options, resolved),
         options=options,
         attack=attack,
+        gradients_per_batch=recipe.gradients_per_batch(resolved),
         guarantee=guarantee,
         initial_weights=initial_weights,
         resume=launch.resume,

@@ -129,8 +129,8 @@ def _state_bytes(stage: Stage) -> int:
 def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -> None:
     """Says before the first round about how long all take, if that is long.
 
-    The time is that of the model's steps alone, some of which are run here. An algorithm
-    may take several per batch; clients of a small model train together, in less.
+    The time is that of gradients of the model alone, some of which are computed here.
+    Clients of a small model train together, in less.
     """
     steps: collections.Counter[int] = collections.Counter()
     for stage, rounds in _remaining(spec, rounds_done):
@@ -144,6 +144,7 @@ def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -
         count * step_time.measure(spec.task.model, (x[:size], y[:size]))
         for size, count in steps.items()
     )
+    seconds *= spec.gradients_per_batch
     if seconds >= _LONG:
         progress.note(
             f"At the pace of a few steps of the model alone, all rounds take roughly "

@@ -110,6 +110,8 @@ class Recipe:
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
+      gradients: About how many gradients of the loss a local batch takes, or the name of
+        the hyperparameter that says so.
       paces: What few rounds teach, by task name (`EVERY_TASK` for all others), where the
         default number of rounds does not teach visibly.
     """
@@ -131,6 +133,7 @@ class Recipe:
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
     check: Callable[[Settings], None] = lambda settings: None
     not_private: str = ""
+    gradients: float | str = 1.0
     paces: Mapping[str, Pace] = attrs.field(factory=dict)
 
     def pace(self, task_name: str) -> Pace | None:
@@ -229,6 +232,12 @@ class Recipe:
             private_aggregators.check(settings)
         self.check(settings)
         return settings
+
+    def gradients_per_batch(self, settings: Settings) -> float:
+        """Returns about how many gradients of the loss a local batch takes."""
+        if isinstance(self.gradients, str):
+            return float(settings[self.gradients])
+        return self.gradients
 
     def task_defaults(self, task_name: str, options: Collection[str]) -> Settings:
         """Returns its defaults for a task's own options, of those named."""

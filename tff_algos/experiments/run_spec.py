@@ -96,6 +96,7 @@ class RunSpec:
       personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
       attack: What malicious clients do; the stages are then built for its task.
+      gradients_per_batch: About how many gradients of the loss a local batch takes.
       guarantee: What its rounds say about a client; None without privacy.
       initial_weights: What the first stage starts from; None for the model's own.
       resume: Whether to go on with the run in `output_dir`, if there is one.
@@ -114,6 +115,7 @@ class RunSpec:
     personalization_optimizer: tff.learning.optimizers.Optimizer
     options: RunOptions = attrs.field(factory=RunOptions)
     attack: malicious_clients.Attack | None = None
+    gradients_per_batch: float = 1.0
     guarantee: private_aggregators.Guarantee | None = None
     initial_weights: tff.learning.models.ModelWeights | None = None
     resume: bool = True
