@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 
 import numpy as np
 import pytest
@@ -19,6 +20,20 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         raise ZeroDivisionError
     assert path.read_text().startswith('{\n  "a": 1.5')
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_a_file_has_the_permissions_of_other_new_files(umask, mode, tmp_path):
+    before = os.umask(umask)
+    try:
+        with files.replacing(tmp_path / "text") as file:
+            file.write("a")
+        with files.replacing_bytes(tmp_path / "bytes") as file:
+            file.write(b"a")
+    finally:
+        os.umask(before)
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == mode
 
 
 def test_json_has_null_where_there_is_no_number(tmp_path):

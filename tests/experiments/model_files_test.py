@@ -73,6 +73,17 @@ def test_the_keras_model_predicts_and_trains(result, x):
     )
 
 
+def test_colleagues_may_read_what_the_umask_lets_them(result, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    modes = {each.is_dir(): each.stat().st_mode for each in tmp_path.iterdir()}
+    folder = result.spec.output_dir
+    found = [folder / "model/weights.npz", *(folder / "model").rglob("saved_model*")]
+    assert len(found) == 3
+    for path in [*found, folder / "summary.json"]:
+        assert path.stat().st_mode == modes[path.is_dir()], path
+
+
 def test_a_checkpoints_model_is_that_of_its_round(result, tmp_path, x):
     folder = result.spec.output_dir
     shorter = experiments.run(

@@ -8,10 +8,10 @@ import math
 import os
 import pathlib
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -24,20 +24,41 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^\w.,=+-]", "_", text)
 
 
+def temporary_path(path: pathlib.Path) -> pathlib.Path:
+    """Returns a new name beside `path`, for a file or folder that will replace it.
+
+    Unlike `tempfile`'s, what is created there has the permissions of other new files.
+    """
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     """Opens a text file that replaces `path` once it is completely written."""
+    with _replacing(path, "x", newline="") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def replacing_bytes(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a binary file that replaces `path` once it is completely written."""
+    with _replacing(path, "xb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replacing(path: str | os.PathLike[str], mode: str, **how: Any) -> Iterator[IO]:
     path = pathlib.Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", newline="") as file:
+    temporary = temporary_path(path)
+    with open(temporary, mode, **how) as file:
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink()
+            raise
 
 
 @contextlib.contextmanager
@@ -58,7 +79,7 @@ def without_log() -> Iterator[None]:
 def partial_writes(path: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files left by interrupted writes of `path`, by `replacing` or TFF."""
     name = glob.escape(path.name)
-    # mkstemp's random part has eight characters.
+    # The random part of `temporary_path` has eight characters.
     patterns = (f".{name}.{'?' * 8}", f"{name}_temp*")
     return [found for pattern in patterns for found in path.parent.glob(pattern)]
 

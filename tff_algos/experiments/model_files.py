@@ -16,7 +16,6 @@ import os
 import pathlib
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 from zipfile import BadZipFile
@@ -152,14 +151,8 @@ def _write_weights(
         )
         for index, value in enumerate(values)
     }
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with files.replacing_bytes(path) as file:
+        np.savez(file, **arrays)
 
 
 def _write_saved_model(
@@ -168,7 +161,7 @@ def _write_saved_model(
     weights: tff.learning.models.ModelWeights,
 ) -> None:
     exported = _Exported(model, weights)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=f".{_SAVED_MODEL}."))
+    temporary = files.temporary_path(folder / _SAVED_MODEL)
     try:
         with files.without_log():
             tf.saved_model.save(exported, str(temporary), signatures=exported.serve)
