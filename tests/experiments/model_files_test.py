@@ -73,6 +73,42 @@ def test_the_keras_model_predicts_and_trains(result, x):
     )
 
 
+def test_the_keras_model_is_built(result):
+    keras = experiments.load_model(result.spec.output_dir).keras_model()
+    lines = []
+    keras.summary(print_fn=lines.append)
+    assert any("Total params: 9 " in line for line in lines)
+    assert keras.output_shape == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            np.ones((4, 5)),
+            r"x has shape \[4, 5\] and .*, expected \[n, 2\] and float32\.$",
+        ),
+        (
+            np.ones(2),
+            r"expected \[n, 2\] .*; a batch of one example is x\[np\.newaxis\]",
+        ),
+        (np.ones((4, 2), np.uint8), r"type uint8, expected \[n, 2\] and float32"),
+    ],
+)
+def test_other_inputs_are_refused_in_one_line(x, message, result):
+    model = experiments.load_model(result.spec.output_dir)
+    with pytest.raises(model_files.InputError, match=message) as caught:
+        model.predict(x)
+    assert "\n" not in str(caught.value)
+
+
+def test_inputs_in_float64_are_rounded(result, x):
+    model = experiments.load_model(result.spec.output_dir)
+    np.testing.assert_array_equal(
+        model.predict(x.astype(np.float64).tolist()), model.predict(x)
+    )
+
+
 def test_colleagues_may_read_what_the_umask_lets_them(result, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
@@ -157,6 +193,8 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         model_files.ModelFileError, match=f"{tmp_path} holds no model: "
     ):
         experiments.load_model(tmp_path)
+    with pytest.raises(model_files.ModelFileError, match="there is no folder .*/none"):
+        experiments.load_model(tmp_path / "none")
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -33,11 +33,25 @@ from tff_algos.models.keras_model import build_keras_model
 FOLDER = "model"
 _SAVED_MODEL, _WEIGHTS = "saved_model", "weights.npz"
 _ENCODING = "encoding.json"
+_SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _ROUND = re.compile(r"round_(\d+)\.npz")
 
 
 class ModelFileError(RunError):
     """A run's folder holds no such model, or a damaged one."""
+
+
+class InputError(ValueError):
+    """A batch of inputs is of another shape or type than the model's."""
+
+    def __init__(self, batch: np.ndarray, spec: tf.TensorSpec) -> None:
+        shape = ", ".join("n" if size is None else str(size) for size in spec.shape)
+        is_one = spec.shape[1:].is_compatible_with(batch.shape)
+        hint = "; a batch of one example is x[np.newaxis]" if is_one else ""
+        super().__init__(
+            f"x has shape {list(batch.shape)} and type {batch.dtype}, expected "
+            f"[{shape}] and {spec.dtype.name}{hint}."
+        )
 
 
 class _Exported(tf.Module):
@@ -197,23 +211,46 @@ class TrainedModel:
     def _saved(self) -> Any:
         return tf.saved_model.load(str(self.folder / FOLDER / _SAVED_MODEL))
 
+    @property
+    def _input_spec(self) -> tf.TensorSpec:
+        (_, by_name) = self._saved.signatures[_SERVING].structured_input_signature
+        return by_name["x"]
+
     def predict(self, x: Any) -> np.ndarray:
-        """Returns the model's outputs on a batch of inputs, such as logits."""
+        """Returns the model's outputs on a batch of inputs, such as logits.
+
+        Raises:
+          InputError: If the batch is of another shape or type.
+        """
+        batch, spec = np.asarray(x), self._input_spec
+        expected = spec.dtype.as_numpy_dtype
+        # Rounds float64, but does not take unscaled bytes for scaled numbers.
+        if batch.dtype.kind == np.dtype(expected).kind:
+            batch = batch.astype(expected, copy=False)
+        if batch.dtype != expected or not spec.shape.is_compatible_with(batch.shape):
+            raise InputError(batch, spec)
         found = self._saved.predict(
-            list(self.weights.trainable), list(self.weights.non_trainable), x
+            list(self.weights.trainable), list(self.weights.non_trainable), batch
         )
         return found.numpy()
 
     def keras_model(self) -> tf_keras.Model:
         """Returns it as an uncompiled Keras model, to predict, train on and save."""
-        return build_keras_model(_Functional(self._saved, self.weights), self.weights)
+        functional = _Functional(self._saved, self.weights, self._input_spec)
+        return build_keras_model(functional, self.weights)
 
 
 class _Functional:
     """What `build_keras_model` needs of a functional model, from a SavedModel."""
 
-    def __init__(self, saved: Any, weights: tff.learning.models.ModelWeights) -> None:
+    def __init__(
+        self,
+        saved: Any,
+        weights: tff.learning.models.ModelWeights,
+        x_spec: tf.TensorSpec,
+    ) -> None:
         self._saved = saved
+        self.input_spec = (x_spec,)
         self.initial_weights = (list(weights.trainable), list(weights.non_trainable))
 
     def predict_on_batch(self, weights: Any, x: Any, training: bool) -> Any:
@@ -268,6 +305,8 @@ def load_model(
       ModelFileError: If the folder has no such model, or it cannot be read.
     """
     folder = pathlib.Path(run_dir)
+    if not folder.is_dir():
+        raise ModelFileError(f"there is no folder {folder}.")
     rounds = _rounds(folder / FOLDER)
     final = folder / FOLDER / _WEIGHTS
     if round_num is None and not final.exists() and rounds:

@@ -61,7 +61,14 @@ def build_keras_model(
       weights: Its weights, as `get_model_weights` of a learning process returns them.
 
     Returns:
-      An uncompiled `tf_keras.Model` (Keras 2, as TFF's) with the given weights, in
-      order: trainable, then non-trainable.
+      An uncompiled `tf_keras.Model` (Keras 2, as TFF's), built, with the given weights,
+      in order: trainable, then non-trainable.
     """
-    return _KerasModel(model, weights)
+    keras = _KerasModel(model, weights)
+    # A call builds it and tells Keras its shapes, for `summary` and `save`.
+    keras(
+        tf.nest.map_structure(
+            lambda spec: tf_keras.Input(type_spec=spec), model.input_spec[0]
+        )
+    )
+    return keras
