@@ -63,8 +63,8 @@ def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:
         image = first if number == 0 else _decoded(path)
         if image.shape != first.shape:
             raise TaskError(
-                f"{path} is {_size(image)}, but {paths[0]} is {_size(first)}: all "
-                "images must have the same size and channels."
+                f"{path} is {_size(image)}, but {paths[0]} is {_size(first)}: "
+                f"{_remedy(image, first)}."
             )
         images[number] = image
     return images
@@ -77,6 +77,13 @@ def _decoded(path: pathlib.Path) -> np.ndarray:
         reason = messages.one_line(error)
         raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
     return data.numpy()
+
+
+def _remedy(image: np.ndarray, first: np.ndarray) -> str:
+    sizes = [] if image.shape[:2] == first.shape[:2] else ["resize all to one size"]
+    same = image.shape[2] == first.shape[2]
+    channels = [] if same else ["convert all to RGB or all to grayscale"]
+    return " and ".join([*sizes, *channels])
 
 
 def _size(image: np.ndarray) -> str:

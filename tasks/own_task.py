@@ -15,7 +15,7 @@ from tasks.models.by_shape import ModelId
 from tasks.partition import parse as parse_partition
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
-from tff_algos.hyperparameters import HyperparameterError, hparam, record
+from tff_algos.hyperparameters import check_replaced, hparam, record
 
 _SETTINGS = types.MappingProxyType(
     {
@@ -106,12 +106,8 @@ class FolderOptions(OwnOptions):
 
 
 def _check_one_division(options: CsvOptions | NpzOptions) -> None:
-    if options.client_column is not None and options.partition is not None:
-        raise HyperparameterError(
-            "client_column",
-            options.client_column,
-            "to be set without partition, it replaces it",
-        )
+    settings = {k: v for k, v in attrs.asdict(options).items() if v is not None}
+    check_replaced("client_column", "partition", settings)
 
 
 def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
@@ -136,7 +132,7 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
     if not zipfile.is_zipfile(path):
         raise TaskError(
             f"{path} is not an npz archive, which numpy.savez writes (a single array "
-            "and a CSV file are none)."
+            "or a CSV file is not one)."
         )
     wanted = [
         ("features", options.features),

@@ -62,10 +62,38 @@ class UnusableHyperparameterError(HyperparameterError):
     """
 
     def __init__(self, name: str, value: Any, why: str) -> None:
+        end = "" if why.endswith("?") else "."
         ValueError.__init__(
-            self, f"{name}={messages.shown(value)} cannot be used {why}."
+            self, f"{name}={messages.shown(value)} cannot be used {why}{end}"
         )
         self.name = name
+
+
+class MissingHyperparameterError(HyperparameterError):
+    """A hyperparameter has to be set here; `why` says so and what is valid."""
+
+    def __init__(self, name: str, why: str) -> None:
+        ValueError.__init__(self, f"{name} is missing: {why}.")
+        self.name = name
+
+
+def check_replaced(
+    name: str, replaced: str | None, settings: Mapping[str, Any]
+) -> None:
+    """Raises `HyperparameterError` if settings hold one that replaces another, and both.
+
+    Args:
+      name: The hyperparameter that replaces the other.
+      replaced: The other; None if it replaces none.
+      settings: What was set, by name.
+    """
+    if name in settings and replaced in settings:
+        raise UnusableHyperparameterError(
+            name,
+            settings[name],
+            f"with --{replaced}={messages.shown(settings[replaced])}, which it "
+            "replaces: set one of the two",
+        )
 
 
 @attrs.frozen

@@ -63,7 +63,7 @@ def test_a_pair_has_its_defaults(algo, task, expected):
         ({"q": 1.0}, "q=1.0 cannot be used with .*: it belongs to --algo=qfedavg"),
         (
             {"client_steps_per_round": 3, "client_epochs_per_round": 2},
-            "client_steps_per_round=3 .*without client_epochs_per_round",
+            "client_steps_per_round=3 .*with --client_epochs_per_round=2, which it replaces",
         ),
     ],
 )

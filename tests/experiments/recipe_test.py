@@ -25,7 +25,7 @@ def test_steps_replace_epochs():
     batches = fedavg.batches(settings)
     assert (batches.num_steps, batches.num_epochs) == (4, None)
     both = {"client_steps_per_round": 4, "client_epochs_per_round": 2}
-    with pytest.raises(HyperparameterError, match="without client_epochs_per_round"):
+    with pytest.raises(HyperparameterError, match="with --client_epochs_per_round=2"):
         fedavg.resolve("emnist", {}, both)
 
 

@@ -97,7 +97,7 @@ REFUSED = {
         "--task=emnist",
         "--client_optimizer=lbfgs",
     ],
-    "--client_steps_per_round=3 .*without client_epochs_per_round": [
+    "--client_steps_per_round=3 .*with --client_epochs_per_round=2, which it replaces": [
         "--algo=fedavg",
         "--task=emnist",
         "--client_steps_per_round=3",

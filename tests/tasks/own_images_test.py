@@ -42,8 +42,15 @@ def test_images_of_different_sizes_are_refused(put, tmp_path):
     put("a/1.png")
     put("b/1.png", shape=(4, 3, 3))
     with pytest.raises(
-        TaskError, match="4 x 3 with 3 channels, but .* with 1 channels"
+        TaskError,
+        match="4 x 3 with 3 channels, but .* with 1 channels: convert all to RGB or all",
     ):
+        own_images.read(tmp_path)
+    put("b/1.png", shape=(5, 3, 1))
+    with pytest.raises(TaskError, match="with 1 channels: resize all to one size"):
+        own_images.read(tmp_path)
+    put("b/1.png", shape=(5, 3, 3))
+    with pytest.raises(TaskError, match="resize all to one size and convert all to "):
         own_images.read(tmp_path)
 
 

@@ -80,7 +80,10 @@ def test_own_data_have_no_stand_in(folder):
 
 
 def test_a_client_column_replaces_a_partition():
-    with pytest.raises(HyperparameterError, match="client_column='a'.*partition"):
+    with pytest.raises(
+        HyperparameterError,
+        match="^client_column='a' cannot be used with --partition='iid:3', which it repl",
+    ):
         own_task.CsvOptions(client_column="a", partition="iid:3")
 
 

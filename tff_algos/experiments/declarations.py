@@ -23,6 +23,7 @@ from tff_algos.hyperparameters import (
     HyperparameterError,
     Interval,
     UnusableHyperparameterError,
+    check_replaced,
 )
 
 FILE = pathlib.Path(__file__).with_name("declarations.json")
@@ -185,11 +186,7 @@ def resolve(
     for layer in layers:
         values |= {name: layer[name] for name in layer if name in fields}
     for name in chosen:
-        replaced = fields[name].replaces
-        if replaced in chosen:
-            raise HyperparameterError(
-                name, chosen[name], f"to be set without {replaced}, it replaces it"
-            )
+        check_replaced(name, fields[name].replaces, chosen)
     # A user's choice also wins over defaults of what would replace it.
     values |= {
         name: None

@@ -116,7 +116,8 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
     ("contenders", "common", "grid", "message"),
     [
         (["fedavgg"], [TASK], [], "--algo=fedavgg is unknown, did you mean fedavg"),
-        (["{}/x*"], [], [], "/x. is no flag file; .* has fedavg.flags, uga.flags"),
+        (["{}/x*"], [], [], "/x. is not a flag file; .* has fedavg.flags, uga.flags"),
+        (["{}/z/*"], [], [], "/z/. is not a flag file; there is no folder .*/z.$"),
         (["{}"], [], [], "is neither an algorithm, a flag file nor the folder of a ru"),
         (["fedavg"], [], [], "--task is missing for fedavg"),
         (["fedavg"], ["--task=mnits"], [], "--task=mnits is unknown, .* mnist"),

@@ -172,10 +172,11 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
     paths = _flag_files(glob.glob(contender))
     if not paths:
         folder = pathlib.Path(contender).parent
-        there = [path.name for path in _flag_files(folder.glob("*.flags"))]
-        raise ComparisonError(
-            f"{contender} is no flag file; {folder} has {', '.join(there) or 'none'}."
-        )
+        names = [path.name for path in _flag_files(folder.glob("*.flags"))]
+        there = f"{folder} has {', '.join(names) or 'none'}"
+        if not folder.is_dir():
+            there = f"there is no folder {folder}"
+        raise ComparisonError(f"{contender} is not a flag file; {there}.")
     for path in paths:
         yield path.stem, (f"--flagfile={path}",)
 
