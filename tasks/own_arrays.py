@@ -1,7 +1,7 @@
 """Checks arrays that a user brings, and scales their features."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import attrs
@@ -76,11 +76,13 @@ def as_classes(
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.shape != (num_examples,):
+        is_one_hot = found.ndim == 2 and len(found) == num_examples
+        hint = "; turn one-hot labels into labels.argmax(axis=1)" if is_one_hot else ""
         raise TaskError(
             f"{name}: labels have shape {list(found.shape)}, expected one for each of "
-            f"{num_examples} examples."
+            f"{num_examples} examples{hint}."
         )
-    found = _whole_numbers_or_words(found, name)
+    found = whole_numbers_or_words(found, name)
     classes, indices = np.unique(found, return_inverse=True)
     if len(classes) < 2:
         raise TaskError(
@@ -90,15 +92,31 @@ def as_classes(
     return indices.astype(np.int32), tuple(map(str, classes))
 
 
-def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
+def _example(index: int) -> str:
+    return f"example {index} (counting from 0)"
+
+
+def whole_numbers_or_words(
+    labels: np.ndarray, name: str, place: Callable[[int], str] = _example
+) -> np.ndarray:
+    """Returns labels as text or integers.
+
+    Args:
+      labels: The labels.
+      name: The data, for messages.
+      place: What messages call the n-th example.
+
+    Raises:
+      TaskError: If a label is missing, or neither a word nor a whole number.
+    """
+    missing = np.flatnonzero(is_missing(labels))
+    if len(missing):
+        raise TaskError(f"{name}: {place(missing[0])} has no label.")
     if labels.dtype.kind == "S":
         return np.char.decode(labels, "utf-8", "replace")
     if labels.dtype.kind == "O":
         labels = as_words(labels)
     if labels.dtype.kind == "U":
-        missing = np.flatnonzero(labels == "")
-        if len(missing):
-            raise TaskError(f"{name}: example {missing[0]} has no label.")
         labels = _as_numbers(labels)
     if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
         return labels
@@ -106,7 +124,7 @@ def _whole_numbers_or_words(labels: np.ndarray, name: str) -> np.ndarray:
         bad = np.flatnonzero(~np.isfinite(labels) | (labels != np.round(labels)))
         if len(bad):
             raise TaskError(
-                f"{name}: the label of example {bad[0]} is {labels[bad[0]]:g}, expected "
+                f"{name}: {place(bad[0])} has the label {labels[bad[0]]:g}, expected "
                 "classes: words or whole numbers."
             )
         return labels.astype(np.int64)
@@ -148,36 +166,67 @@ def as_words(values: np.ndarray) -> np.ndarray:
     return np.array(list(map(word, values)), dtype=np.str_)
 
 
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Returns which values are empty, None, NaN, NA or NaT."""
+    if values.dtype.kind == "O":
+        values = as_words(values)
+    if values.dtype.kind in "fmM":
+        return np.isnan(values)
+    if values.dtype.kind in "US":
+        return values == values.dtype.type()
+    return np.zeros(values.shape, bool)
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Returns values as an array, of objects if they are text and something else.
+
+    NumPy alone makes text of them: 1 and "1" would be the same.
+    """
+    found = np.asarray(values)
+    if found.dtype.kind == "U" and not isinstance(values, np.ndarray):
+        found = np.asarray(values, dtype=object)
+    return found
+
+
 def by_client(
     client_ids: Any, num_examples: int, name: str
 ) -> tuple[tuple[str, ...], Sequence[np.ndarray]]:
     """Returns the clients in order, and the indices of each one's examples.
 
     Raises:
-      TaskError: If there are not as many ids as examples, or one is missing.
+      TaskError: If there are not as many ids as examples, one is missing, or two
+        clients have the same text.
     """
     _refuse_masked(client_ids, "client ids", name)
-    found = np.asarray(client_ids)
+    found = as_array(client_ids)
     if found.shape != (num_examples,):
         raise TaskError(
             f"{name}: client ids have shape {list(found.shape)}, expected one for each "
             f"of {num_examples} examples."
         )
+    missing = np.flatnonzero(is_missing(found))
+    if len(missing):
+        raise TaskError(f"{name}: {_example(missing[0])} has no client.")
     if found.dtype.kind == "S":
         found = np.char.decode(found, "utf-8", "replace")
-    is_missing = np.isnan(found) if found.dtype.kind == "f" else None
-    if found.dtype.kind in "OM":
-        found = as_words(found.astype(object))
-    if is_missing is None:
-        is_missing = found.astype(np.str_) == ""
-    if is_missing.any():
-        raise TaskError(
-            f"{name}: example {np.flatnonzero(is_missing)[0]} has no client."
-        )
+    if found.dtype.kind == "O":
+        words = as_words(found)
+        _refuse_same_text(found, words, name)
+        found = words
     clients, indices = np.unique(found, return_inverse=True)
     order = np.argsort(indices, kind="stable")
     ends = np.cumsum(np.bincount(indices))[:-1]
     return tuple(map(str, clients)), np.split(order.astype(np.int64), ends)
+
+
+def _refuse_same_text(ids: np.ndarray, words: np.ndarray, name: str) -> None:
+    first: dict[str, Any] = {}
+    for each, word in zip(ids, words, strict=True):
+        if first.setdefault(word, each) != each:
+            raise TaskError(
+                f"{name}: client ids {messages.shown(first[word])} and "
+                f"{messages.shown(each)} have the same text, expected ids of one type."
+            )
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -27,6 +27,7 @@ from tff_algos import messages
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import (
     HyperparameterError,
+    MissingHyperparameterError,
     UnusableHyperparameterError,
     hparam,
     record,
@@ -99,8 +100,8 @@ def from_data_frame(
     label: str,
     client_column: str | None = None,
     *,
-    features: Sequence[str] | None = None,
-    categories: Sequence[str] = (),
+    features: str | Sequence[str] | None = None,
+    categories: str | Sequence[str] = (),
     name: str = "own_data",
     **treatment: Any,
 ) -> Task:
@@ -111,7 +112,7 @@ def from_data_frame(
       label: The column of the classes.
       client_column: The column that names each row's client; None to divide rows by
         `partition`.
-      features: The columns to learn from; None for all others.
+      features: The column or columns to learn from; None for all others.
       categories: Those of them that are words, or numbers without an order; each value
         becomes a feature of 0 and 1.
       name: What the data are called in titles and messages.
@@ -125,20 +126,14 @@ def from_data_frame(
     if len(set(map(str, keys))) < len(keys):
         repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
         raise TaskError(f"{name} has two columns {messages.shown(str(repeated))}.")
-    for argument, value in (("features", features), ("categories", categories)):
-        if isinstance(value, str):
-            raise HyperparameterError(argument, value, "a list of columns' names")
-    columns = {str(key): np.asarray(frame[key]) for key in keys}
-    x, y, ids = own_table.encode(
-        columns,
-        own_table.Roles(
-            label=str(label),
-            client_column=None if client_column is None else str(client_column),
-            features=None if features is None else tuple(map(str, features)),
-            categories=tuple(map(str, categories)),
-        ),
-        name,
+    roles = own_table.Roles(
+        label=str(label),
+        client_column=None if client_column is None else str(client_column),
+        features=None if features is None else own_table.names("features", features),
+        categories=own_table.names("categories", categories),
     )
+    columns = {str(key): own_arrays.as_array(frame[key]) for key in keys}
+    x, y, ids = own_table.encode(own_table.Table(name=name, columns=columns), roles)
     return from_arrays(x, y, ids, name=name, **treatment)
 
 
@@ -164,6 +159,9 @@ def from_client_data(
       TaskError: If something does not fit.
       HyperparameterError: If an argument is invalid.
     """
+    if not isinstance(client_data, tff.simulation.datasets.ClientData):
+        expected = "a tff.simulation.datasets.ClientData"
+        raise HyperparameterError("client_data", client_data, expected)
     x, y, ids = [], [], []
     for client_id in client_data.client_ids:
         dataset = client_data.create_tf_dataset_for_client(client_id)
@@ -202,18 +200,19 @@ def _pair(
             f"{name}: an element is a {type(batch).__name__}, expected a pair "
             "(features, label) or a mapping."
         )
-    keys = ", ".join(batch)
     label = label or next((key for key in ("label", "y") if key in batch), None)
-    if label not in batch:
-        raise TaskError(f"{name}: label={label!r} is no key; the keys are: {keys}.")
     others = [key for key in batch if key != label]
     if features is None and len(others) == 1:
         features = others[0]
-    if features not in others:
-        raise TaskError(
-            f"{name}: features={features!r} is not one of the other keys: "
-            f"{', '.join(others)}."
-        )
+    for argument, key, keys in (
+        ("label", label, batch),
+        ("features", features, others),
+    ):
+        choices = f"one of the keys of {name}: {', '.join(keys)}"
+        if key is None:
+            raise MissingHyperparameterError(argument, f"expected {choices}")
+        if key not in keys:
+            raise HyperparameterError(argument, key, choices)
     return batch[features], batch[label]
 
 

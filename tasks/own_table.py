@@ -2,7 +2,8 @@
 
 import csv
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -10,11 +11,17 @@ import numpy as np
 from tasks import own_arrays
 from tasks.task import TaskError
 from tff_algos import messages
+from tff_algos.hyperparameters import HyperparameterError
 
 _DELIMITERS = ",;\t|"
 _MAX_SHOWN = 20
 # More values than that are no category but an identity or a measurement.
 _MAX_CATEGORIES = 1000
+# The words that pandas reads as missing values in a CSV file.
+_MISSING = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
+    *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +41,53 @@ class Roles:
     categories: tuple[str, ...] = ()
 
 
-def read_csv(path: pathlib.Path) -> dict[str, np.ndarray]:
+@attrs.frozen(kw_only=True, eq=False)
+class Table:
+    """A table, and how messages refer to its parts.
+
+    Attributes:
+      name: The file, or the name of the data.
+      columns: The values by column.
+      lines: The line of the file on which each row begins; None for a table that comes
+        from Python.
+    """
+
+    name: str
+    columns: Mapping[str, np.ndarray]
+    lines: Sequence[int] | None = None
+
+    def place(self, row: int) -> str:
+        """Returns where an editor, or Python, shows a row."""
+        if self.lines is None:
+            return f"row {row} (counting from 0)"
+        return f"line {self.lines[row]}"
+
+    def option(self, name: str) -> str:
+        """Returns how an option is written."""
+        return f"{name}=" if self.lines is None else f"--{name}"
+
+    def is_missing(self, column: str) -> np.ndarray:
+        """Returns which values of a column are missing."""
+        values = self.columns[column]
+        if self.lines is not None:
+            return np.isin(values, ("", *_MISSING))
+        return own_arrays.is_missing(values)
+
+
+def names(argument: str, value: Any) -> tuple[str, ...]:
+    """Returns the names of columns, from one name or a list of them.
+
+    Raises:
+      HyperparameterError: If the value is neither; names the argument.
+    """
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise HyperparameterError(argument, value, "a column's name or a list of names")
+    return tuple(map(str, value))
+
+
+def read_csv(path: pathlib.Path) -> Table:
     """Returns a CSV file's columns, text, by the names in its first line.
 
     Cells are separated by what the first line has most: commas, semicolons, tabs or
@@ -48,139 +101,194 @@ def read_csv(path: pathlib.Path) -> dict[str, np.ndarray]:
             first = file.readline()
             file.seek(0)
             delimiter = max(_DELIMITERS, key=first.count)
-            rows = _rows(csv.reader(file, delimiter=delimiter), path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            rows, lines = _rows(csv.reader(file, delimiter=delimiter), path)
+    except UnicodeDecodeError as error:
+        raise TaskError(
+            f"{path} cannot be read as CSV: it is not UTF-8 (it has the byte "
+            f"{error.object[error.start]:#x}); save it as UTF-8."
+        ) from error
+    except (OSError, csv.Error) as error:
         reason = messages.one_line(error)
         raise TaskError(f"{path} cannot be read as CSV: {reason}.") from error
-    names, *lines = rows
-    repeated = [name for name in names if names.count(name) > 1]
+    header, *cells = rows
+    repeated = [name for name in header if header.count(name) > 1]
     if repeated:
         raise TaskError(
             f"{path} has two columns {messages.shown(repeated[0])}; its first line must "
             "name each column once."
         )
-    if not lines:
+    if not cells:
         raise TaskError(f"{path} has no rows below its first line, the columns' names.")
-    return {
+    columns = {
         name: np.array(column, dtype=np.str_)
-        for name, column in zip(names, zip(*lines, strict=True), strict=True)
+        for name, column in zip(header, zip(*cells, strict=True), strict=True)
     }
+    return Table(name=str(path), columns=columns, lines=lines[1:])
 
 
-def _rows(reader: Iterable[list[str]], path: pathlib.Path) -> list[list[str]]:
+def _rows(reader: Any, path: pathlib.Path) -> tuple[list[list[str]], list[int]]:
+    """Returns the cells of each row, and the line on which the row begins."""
     rows: list[list[str]] = []
+    lines: list[int] = []
+    following = 1
     for cells in reader:
+        # Quoted cells may have line breaks; `line_num` is where the row ends.
+        line, following = following, reader.line_num + 1
         if not cells:
             continue
         if rows and len(cells) != len(rows[0]):
             raise TaskError(
-                f"{path}: line {reader.line_num} has {len(cells)} cells, expected "
-                f"{len(rows[0])} as in the first line."
+                f"{path}: line {line} has {len(cells)} cells, expected {len(rows[0])} "
+                "as in the first line."
             )
         rows.append([cell.strip() for cell in cells])
+        lines.append(line)
     if not rows:
         raise TaskError(f"{path} is empty.")
-    return rows
+    return rows, lines
 
 
 def encode(
-    columns: Mapping[str, np.ndarray], roles: Roles, name: str
+    table: Table, roles: Roles
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns float64 features [n, m], labels [n], and clients [n] or None.
 
     Args:
-      columns: The values by column.
+      table: The table.
       roles: Which column is what.
-      name: The table, for messages.
 
     Raises:
-      TaskError: If a column is not there, or has something that is not a number.
+      TaskError: If a value is missing, or something is not a number or no class.
+      HyperparameterError: If a column is not there.
     """
-    taken = [roles.label, roles.client_column]
-    others = [column for column in columns if column not in taken]
+    chosen = _chosen(table, roles)
+    _refuse_missing(table, roles.label)
+    labels = own_arrays.whole_numbers_or_words(
+        table.columns[roles.label], table.name, table.place
+    )
+    clients = None
+    if roles.client_column is not None:
+        _refuse_missing(table, roles.client_column)
+        clients = table.columns[roles.client_column]
+    features = [
+        _categories(table, column)
+        if column in roles.categories
+        else _numbers(table, column)
+        for column in chosen
+    ]
+    return np.concatenate(features, axis=1), labels, clients
+
+
+def _chosen(table: Table, roles: Roles) -> list[str]:
+    """Returns the columns to learn from."""
+    others = [
+        column
+        for column in table.columns
+        if column not in (roles.label, roles.client_column)
+    ]
     chosen = others if roles.features is None else list(roles.features)
     asked = [("label", roles.label), ("client_column", roles.client_column)]
     asked += [("features", column) for column in chosen]
     asked += [("categories", column) for column in roles.categories]
     for flag, column in asked:
-        if column is not None and column not in columns:
-            raise TaskError(
-                f"--{flag}={messages.shortened(column)}: {name} has no such column; its "
-                f"columns are: {_listed(columns)}."
-            )
-    for flag, used in (("features", chosen), ("categories", roles.categories)):
+        if column is not None and column not in table.columns:
+            expected = f"a column of {table.name}: {listed(table.columns)}"
+            raise HyperparameterError(flag, column, expected)
+    for flag, used, valid in (
+        ("features", chosen, others),
+        ("categories", roles.categories, chosen),
+    ):
         for column in used:
-            if column not in (others if flag == "features" else chosen):
-                raise TaskError(
-                    f"--{flag}={messages.shortened(column)}: expected columns out of "
-                    f"{_listed(others if flag == 'features' else chosen)}."
-                )
-        repeated = [column for column in used if list(used).count(column) > 1]
-        if repeated:
-            raise TaskError(
-                f"--{flag}={messages.shortened(repeated[0])}: that column is there twice."
-            )
+            if column not in valid:
+                expected = f"columns out of {listed(valid)}"
+                raise HyperparameterError(flag, column, expected)
+            if list(used).count(column) > 1:
+                raise HyperparameterError(flag, column, "each column once")
     if not chosen:
-        raise TaskError(f"{name} has no column to learn from besides its label.")
-    labels = columns[roles.label]
-    features = [
-        _categories(columns[column], column, name)
-        if column in roles.categories
-        else _numbers(columns[column], column, name)
-        for column in chosen
-    ]
-    clients = None if roles.client_column is None else columns[roles.client_column]
-    return np.concatenate(features, axis=1), labels, clients
+        raise TaskError(f"{table.name} has no column to learn from besides its label.")
+    return chosen
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Returns names separated by commas; of many, the first."""
     names = [messages.shortened(name, 40) for name in names]
     more = f", and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(names[:_MAX_SHOWN]) + more
 
 
-def _numbers(values: np.ndarray, column: str, name: str) -> np.ndarray:
+def _refuse_missing(table: Table, column: str) -> None:
+    rows = np.flatnonzero(table.is_missing(column))
+    if not len(rows):
+        return
+    text = str(table.columns[column][rows[0]])
+    found = f"has {messages.shown(text)}, a missing value," if text else "is empty"
+    raise TaskError(
+        f"{table.name}: column {messages.shown(column)} {found} in "
+        f"{table.place(rows[0])}: fill it in or remove the row."
+    )
+
+
+def _numbers(table: Table, column: str) -> np.ndarray:
     """Returns a column of numbers as float64 [n, 1].
 
     Raises:
-      TaskError: For the first value that is not a finite number.
+      TaskError: For the first value that is not a finite number, and for times.
     """
+    values = table.columns[column]
+    if values.dtype.kind in "mM":
+        raise TaskError(
+            f"{table.name}: column {messages.shown(column)} is of type {values.dtype}, "
+            "expected numbers: replace it by numbers, such as days, or name the columns "
+            f"to learn from in {table.option('features')}."
+        )
     if values.dtype.kind == "O":
         values = own_arrays.as_words(values)
     try:
         numbers = values.astype(np.float64)
-        if values.dtype.kind in "mM":
-            numbers[np.isnat(values)] = np.nan
         with np.errstate(over="ignore"):
             is_bad = ~np.isfinite(numbers.astype(np.float32))
     except ValueError:
-        is_bad = np.array([not _is_number(value) for value in values])
-    if is_bad.any():
-        row = int(np.flatnonzero(is_bad)[0])
-        found = messages.shown(str(values[row]))
+        is_bad = np.array([not np.isfinite(_number(value)) for value in values])
+    bad = np.flatnonzero(is_bad & ~table.is_missing(column))
+    if len(bad):
+        text = str(values[bad[0]])
         raise TaskError(
-            f"{name}: column {messages.shown(column)} has {found} in row {row + 1}, "
-            "expected finite numbers; --categories takes columns of words, --features "
-            "the columns to learn from."
+            f"{table.name}: column {messages.shown(column)} has {messages.shown(text)} "
+            f"in {table.place(bad[0])}, expected finite numbers{_advice(table, text)}."
         )
+    _refuse_missing(table, column)
     return numbers[:, np.newaxis]
 
 
-def _is_number(text: str) -> bool:
+def _advice(table: Table, text: str) -> str:
+    """Says which options take a column of words; nothing if the text is a number."""
+    if not np.isnan(_number(text)):
+        return ""
+    return (
+        f"; {table.option('categories')} takes columns of words, "
+        f"{table.option('client_column')} the one that names clients, "
+        f"{table.option('features')} the columns to learn from"
+    )
+
+
+def _number(text: str) -> float:
     try:
-        return bool(np.isfinite(float(text)))
+        return float(text)
     except ValueError:
-        return False
+        return np.nan
 
 
-def _categories(values: np.ndarray, column: str, name: str) -> np.ndarray:
+def _categories(table: Table, column: str) -> np.ndarray:
     """Returns a column of words as [n, number of words], each 0 or 1."""
+    values = table.columns[column]
     if values.dtype.kind == "O":
         values = own_arrays.as_words(values)
     words, indices = np.unique(values, return_inverse=True)
     if len(words) > _MAX_CATEGORIES:
-        raise TaskError(
-            f"--categories={messages.shortened(column)}: {name} has {len(words)} values "
-            f"in that column, expected {_MAX_CATEGORIES} or fewer."
+        raise HyperparameterError(
+            "categories",
+            column,
+            f"columns of {_MAX_CATEGORIES} values or fewer; {table.name} has "
+            f"{len(words)} in that one",
         )
     return np.eye(len(words))[indices]

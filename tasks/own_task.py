@@ -4,7 +4,7 @@ import functools
 import pathlib
 import types
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import attrs
@@ -15,7 +15,13 @@ from tasks.models.by_shape import ModelId
 from tasks.partition import parse as parse_partition
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
-from tff_algos.hyperparameters import check_replaced, hparam, record
+from tff_algos.hyperparameters import (
+    HyperparameterError,
+    MissingHyperparameterError,
+    check_replaced,
+    hparam,
+    record,
+)
 
 _SETTINGS = types.MappingProxyType(
     {
@@ -24,12 +30,6 @@ _SETTINGS = types.MappingProxyType(
         "client_learning_rate": 0.05,
         "clients_per_round": 5,
     }
-)
-
-# The words that pandas reads as missing values in a CSV file.
-_MISSING = (
-    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
-    *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
 
 # Features, labels, and clients or None.
@@ -111,21 +111,35 @@ def _check_one_division(options: CsvOptions | NpzOptions) -> None:
 
 
 def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
+    table = own_table.read_csv(path)
+    _check_default("label", options, table.columns, f"{path} has no column")
     roles = own_table.Roles(
         label=options.label,
         client_column=options.client_column,
-        features=options.features and tuple(options.features.split(",")),
-        categories=tuple((options.categories or "").split(","))
-        if options.categories
-        else (),
+        features=_names("features", options) or None,
+        categories=_names("categories", options),
     )
-    features, *others = own_table.encode(own_table.read_csv(path), roles, str(path))
-    return features, *map(_without_missing, others)
+    return own_table.encode(table, roles)
 
 
-def _without_missing(words: np.ndarray | None) -> np.ndarray | None:
-    """Returns the words, with those that mark missing values replaced by empty ones."""
-    return None if words is None else np.where(np.isin(words, _MISSING), "", words)
+def _names(argument: str, options: CsvOptions) -> tuple[str, ...]:
+    """Returns columns' names: of a flag by commas; Python may also pass a list."""
+    value = getattr(options, argument) or ()
+    value = value.split(",") if isinstance(value, str) else value
+    return own_table.names(argument, value)
+
+
+def _check_default(
+    argument: str, options: OwnOptions, there: Iterable[str], has_no: str
+) -> None:
+    """Raises `MissingHyperparameterError` if there is nothing of an option's default."""
+    default = getattr(attrs.fields(type(options)), argument).default
+    if getattr(options, argument) == default and default not in there:
+        raise MissingHyperparameterError(
+            argument,
+            f"{has_no} {messages.shown(default)}, the default; expected one of "
+            f"{own_table.listed(there)}",
+        )
 
 
 def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
@@ -134,25 +148,47 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
             f"{path} is not an npz archive, which numpy.savez writes (a single array "
             "or a CSV file is not one)."
         )
-    wanted = [
-        ("features", options.features),
-        ("label", options.label),
-        ("client_column", options.client_column),
-    ]
+    wanted = {
+        argument: getattr(options, argument)
+        for argument in ("features", "label", "client_column")
+    }
     try:
         with damage.reading(), np.load(path, allow_pickle=False) as file:
             there = list(file.files)
-            found = {name: file[name] for _, name in wanted if name in there}
+            found = {n: _array(file, n) for n in wanted.values() if n in there}
     except damage.Unfit as error:
         raise TaskError(f"{path}: {error}.") from error
-    for flag, name in wanted:
-        if name is not None and name not in found:
-            raise TaskError(
-                f"--{flag}={messages.shortened(name)}: {path} has no such array; its "
-                f"arrays are: {', '.join(there) or 'none'}."
-            )
-    features, labels, clients = (found.get(name) for _, name in wanted)
+    for argument, name in wanted.items():
+        if name is not None:
+            _check_default(argument, options, there, f"{path} has no array")
+            _check_array(argument, name, found, f"{path}: {own_table.listed(there)}")
+    features, labels, clients = (found.get(name) for name in wanted.values())
     return features, labels, clients
+
+
+def _array(file: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
+    """Returns an array of an archive; None if it holds Python objects."""
+    try:
+        return file[name]
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            return None
+        raise
+
+
+def _check_array(
+    argument: str, name: str, found: Mapping[str, np.ndarray | None], there: str
+) -> None:
+    """Raises `HyperparameterError` if an archive lacks an array or it holds objects."""
+    if name not in found:
+        raise HyperparameterError(argument, name, f"an array of {there}")
+    if found[name] is None:
+        raise HyperparameterError(
+            argument,
+            name,
+            "numbers or text, but that array holds Python objects: save "
+            f"{name}.astype(str) or numbers instead",
+        )
 
 
 def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
@@ -200,6 +236,7 @@ class Format:
 
         Raises:
           TaskError: If the data cannot be read, or something does not fit.
+          HyperparameterError: If an option names what the data do not have.
         """
         if data_options.data == "generated":
             raise TaskError(

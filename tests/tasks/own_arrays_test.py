@@ -47,12 +47,19 @@ def test_labels_become_indices_of_classes(labels, indices, classes):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([1, 2], r"labels have shape \[2\], expected one for each of 3 examples"),
+        ([1, 2], r"labels have shape \[2\], expected one for each of 3 examples\.$"),
+        (
+            np.eye(3),
+            r"of 3 examples; turn one-hot labels into labels\.argmax\(axis=1\)",
+        ),
         ([1, 1, 1], "every label is 1; a classifier needs two classes"),
-        ([1.0, 2.5, 1.0], "label of example 1 is 2.5, expected classes"),
-        ([1.0, np.nan, 1.0], "label of example 1 is nan"),
-        (["a", "", "b"], "example 1 has no label"),
-        (np.array(["a", None, "b"], object), "example 1 has no label"),
+        (
+            [1.0, 2.5, 1.0],
+            r"d: example 1 \(counting from 0\) has the label 2.5, expected",
+        ),
+        ([1.0, np.nan, 1.0], r"example 1 \(counting from 0\) has no label"),
+        (["a", "", "b"], r"example 1 \(counting from 0\) has no label"),
+        (np.array(["a", None, "b"], object), r"example 1 \(.*\) has no label"),
     ],
 )
 def test_other_labels_are_refused(labels, message):
@@ -70,8 +77,10 @@ def test_examples_are_grouped_by_client():
     ("ids", "message"),
     [
         (["a"], r"client ids have shape \[1\], expected one for each of 2"),
-        (["a", ""], "example 1 has no client"),
-        ([1.0, np.nan], "example 1 has no client"),
+        (["a", ""], r"example 1 \(counting from 0\) has no client"),
+        ([1.0, np.nan], r"example 1 \(counting from 0\) has no client"),
+        ([1, "1"], "client ids 1 and '1' have the same text, expected ids of one type"),
+        (np.array(["a", b"a"], object), "client ids 'a' and b'a' have the same text"),
     ],
 )
 def test_other_client_ids_are_refused(ids, message):

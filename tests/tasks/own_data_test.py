@@ -127,10 +127,31 @@ def test_tffs_clients_become_a_task():
 def test_clients_without_examples_and_unknown_keys_are_refused():
     with pytest.raises(TaskError, match="client 'bob' has no examples"):
         tasks.from_client_data(_client_data({"ann": 10, "bob": 0}))
-    with pytest.raises(TaskError, match="label='z' is no key; the keys are: pixels, l"):
+    refused = pytest.raises(HyperparameterError, match="label='z' .* pixels, label")
+    with refused:
         tasks.from_client_data(_client_data({"ann": 10}), label="z")
-    with pytest.raises(TaskError, match="features='z' is not one of the other keys"):
+    with pytest.raises(HyperparameterError, match="features='z' .* own_data: pixels"):
         tasks.from_client_data(_client_data({"ann": 10}), features="z")
+
+
+def test_keys_that_have_to_be_named_are_missing():
+    def data(*keys):
+        examples = collections.OrderedDict((key, X) for key in keys)
+        return tff.simulation.datasets.TestClientData({"ann": examples})
+
+    with pytest.raises(
+        HyperparameterError, match="^features is missing: expected one of .*: x, z"
+    ):
+        tasks.from_client_data(data("x", "y", "z"))
+    with pytest.raises(
+        HyperparameterError, match="^label is missing: expected one of .*: x, z"
+    ):
+        tasks.from_client_data(data("x", "z"))
+
+
+def test_what_is_no_client_data_is_refused():
+    with pytest.raises(HyperparameterError, match=r"client_data=\[1, 2\] .*ClientData"):
+        tasks.from_client_data([1, 2])
 
 
 def test_large_numbers_are_scaled_before_they_are_rounded():
@@ -160,7 +181,7 @@ def test_words_that_are_numbers_are_in_the_order_of_numbers():
     assert _classes(numbers * 5) == numbers
     assert _classes(["1", "1.0", "2"] * 3) == ["1", "2"]
     assert _classes(["01", "02", "10"] * 3) == ["01", "02", "10"]
-    with pytest.raises(TaskError, match="the label of example 1 is 0.5, expected cla"):
+    with pytest.raises(TaskError, match="example 1 .* has the label 0.5, expected cl"):
         _classes(["1", "0.5"])
 
 
@@ -186,13 +207,28 @@ def test_tables_that_mean_nothing_are_refused():
     with pytest.raises(TaskError, match="has two columns 'a'"):
         tasks.from_data_frame(_Frame(a=np.ones((4, 2)), label=[0, 1, 0, 1]), "label")
     table = {"age": np.arange(4.0), "label": [0, 1, 0, 1]}
-    with pytest.raises(HyperparameterError, match="features='age' .*a list of columns"):
-        tasks.from_data_frame(table, "label", features="age")
-    with pytest.raises(TaskError, match="--label=2: .* has no such column"):
+    with pytest.raises(HyperparameterError, match="features=0 .* a column's name or a"):
+        tasks.from_data_frame(table, "label", features=0)
+    with pytest.raises(HyperparameterError, match="label='2' .* a column of own_data"):
         tasks.from_data_frame(table, 2)
-    moments = np.array(["2024-01-01", "NaT", "2024-01-03", "2024-01-04"], "M8[s]")
-    with pytest.raises(TaskError, match="column 'when' has 'NaT' in row 2"):
-        tasks.from_data_frame({"when": moments, "label": [0, 1, 0, 1]}, "label")
+    days = np.arange(4).astype("M8[D]")
+    with pytest.raises(
+        TaskError, match=r"'when' is of type datetime64\[D\], expected n"
+    ):
+        tasks.from_data_frame({"when": days, "label": [0, 1, 0, 1]}, "label")
+    ids = [1, 2, 2, "1"]
+    with pytest.raises(TaskError, match="client ids 1 and '1' have the same text"):
+        tasks.from_data_frame({**table, "who": ids}, "label", "who")
+
+
+@pytest.mark.parametrize("categories", ["job", ["job"]])
+def test_one_column_may_be_named_without_a_list(categories):
+    table = {"job": ["a", "b"] * 4, "age": np.arange(8.0), "label": [0, 1] * 4}
+    task = tasks.from_data_frame(
+        table, "label", features="job", categories=categories, partition="iid:1"
+    )
+    x, _ = task.examples("client_000", "train")
+    assert x.shape[1] == 2
 
 
 def test_bytes_are_words_and_a_column_is_there_once():
@@ -201,5 +237,5 @@ def test_bytes_are_words_and_a_column_is_there_once():
     task = tasks.from_arrays(x, words, partition="iid:1")
     assert task.encoding["classes"] == ["a", "b"]
     table = {"age": np.arange(4.0), "label": [0, 1, 0, 1]}
-    with pytest.raises(TaskError, match="--features=age: that column is there twice"):
+    with pytest.raises(HyperparameterError, match="features='age' .* each column once"):
         tasks.from_data_frame(table, "label", features=["age", "age"])

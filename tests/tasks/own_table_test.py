@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 
 from tasks import own_table
-from tasks.own_table import Roles
+from tasks.own_table import Roles, Table
 from tasks.task import TaskError
+from tff_algos.hyperparameters import HyperparameterError
 
-TABLE = {
-    "age": np.array(["31", "4.5", "20"]),
-    "job": np.array(["cook", "nurse", "cook"]),
-    "site": np.array(["x", "y", "x"]),
-    "ill": np.array(["no", "yes", "no"]),
-}
+TABLE = Table(
+    name="t",
+    columns={
+        "age": np.array(["31", "4.5", "20"]),
+        "job": np.array(["cook", "nurse", "cook"]),
+        "site": np.array(["x", "y", "x"]),
+        "ill": np.array(["no", "yes", "no"]),
+    },
+)
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def write(tmp_path):
 def test_a_file_has_columns(delimiter, write):
     lines = ["\ufeffage,ill", "31, yes", "", "4,no"]
     found = own_table.read_csv(write("\n".join(lines).replace(",", delimiter)))
-    assert {name: list(column) for name, column in found.items()} == {
+    assert {name: list(column) for name, column in found.columns.items()} == {
         "age": ["31", "4"],
         "ill": ["yes", "no"],
     }
@@ -42,7 +46,8 @@ def test_a_file_has_columns(delimiter, write):
         ("a,b\n", "has no rows below its first line"),
         ("a,a\n1,2\n", "has two columns 'a'"),
         ("a,b\n1,2\n1\n", "line 3 has 1 cells, expected 2"),
-        (b"a,b\n\xff\xfe,1\n", "cannot be read as CSV"),
+        (b"a,b\n\xdcmit,1\n", r"it is not UTF-8 \(.* byte 0xdc\); save it as UTF-8"),
+        ('a,b\n"1\n2",3\n4\n', "line 4 has 1 cells"),
     ],
 )
 def test_other_files_are_refused(text, message, write):
@@ -52,7 +57,7 @@ def test_other_files_are_refused(text, message, write):
 
 def test_columns_become_features_labels_and_clients():
     roles = Roles(label="ill", client_column="site", categories=("job",))
-    x, y, clients = own_table.encode(TABLE, roles, "t")
+    x, y, clients = own_table.encode(TABLE, roles)
     np.testing.assert_array_equal(x, [[31, 1, 0], [4.5, 0, 1], [20, 1, 0]])
     assert list(y) == ["no", "yes", "no"] and list(clients) == ["x", "y", "x"]
     assert x.dtype == np.float64
@@ -63,28 +68,73 @@ def test_columns_become_features_labels_and_clients():
     [
         (
             Roles(label="income"),
-            "--label=income: t has no such column; its columns are: age, job, site, ill",
+            "label='income' .* expected a column of t: age, job, site, ill",
         ),
-        (Roles(label="ill", client_column="who"), "--client_column=who: t has no such"),
-        (Roles(label="ill", features=("wage",)), "--features=wage: t has no such"),
+        (Roles(label="ill", client_column="who"), "client_column='who' .* column of t"),
+        (Roles(label="ill", features=("wage",)), "features='wage' .* a column of t"),
         (
             Roles(label="ill", features=("age", "ill")),
-            "--features=ill: expected columns out of age, job, site",
+            "features='ill' is not valid: expected columns out of age, job, site",
         ),
         (
             Roles(label="ill", features=("age",), categories=("job",)),
-            "--categories=job: expected columns out of age",
+            "categories='job' is not valid: expected columns out of age",
         ),
-        (Roles(label="ill"), "column 'job' has 'cook' in row 1, expected finite"),
     ],
 )
-def test_what_does_not_fit_is_named(roles, message):
+def test_options_that_do_not_fit_are_named(roles, message):
+    with pytest.raises(HyperparameterError, match=message):
+        own_table.encode(TABLE, roles)
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            "",
+            r"people.csv: column 'a' is empty in line 4: fill it in or remove the row",
+        ),
+        ("nan", "column 'a' has 'nan', a missing value, in line 4: fill it in"),
+        ("NA", "column 'a' has 'NA', a missing value, in line 4: fill it in"),
+        ("inf", r"column 'a' has 'inf' in line 4, expected finite numbers\.$"),
+        ("1e99", r"column 'a' has '1e99' in line 4, expected finite numbers\.$"),
+        (
+            "x",
+            (
+                "column 'a' has 'x' in line 4, expected finite numbers; --categories takes "
+                "columns of words, --client_column the one that names clients, --features"
+            ),
+        ),
+    ],
+)
+def test_cells_that_are_no_finite_numbers_are_named(cell, message, write):
+    path = write(f'a,y\n1,"0\n"\n{cell},1\n')
     with pytest.raises(TaskError, match=message):
-        own_table.encode(TABLE, roles, "t")
+        own_table.encode(own_table.read_csv(path), Roles(label="y"))
 
 
-@pytest.mark.parametrize("cell", ["", "nan", "inf", "1e99", "x"])
-def test_cells_that_are_no_finite_numbers_are_named(cell):
-    table = {"a": np.array(["1", cell]), "y": np.array(["0", "1"])}
-    with pytest.raises(TaskError, match=f"column 'a' has '{cell}' in row 2"):
-        own_table.encode(table, Roles(label="y"), "t")
+def test_rows_of_a_table_from_python_count_from_0():
+    message = (
+        r"t: column 'job' has 'cook' in row 0 \(counting from 0\), expected finite "
+        "numbers; categories= takes columns of words, client_column= the one"
+    )
+    with pytest.raises(TaskError, match=message):
+        own_table.encode(TABLE, Roles(label="ill"))
+
+
+def test_lines_are_those_that_an_editor_shows(write):
+    table = own_table.read_csv(write('a,y\r\n\r\n"1\r\n1",0\r\n2,1\r\n\r\n3,.5'))
+    assert [table.place(row) for row in range(3)] == ["line 3", "line 5", "line 7"]
+    with pytest.raises(TaskError, match="line 7 has the label 0.5, expected classes"):
+        own_table.encode(table, Roles(label="y"))
+
+
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[s]"])
+def test_times_are_no_numbers(kind):
+    times = np.arange(2).astype(kind)
+    table = Table(name="t", columns={"when": times, "y": np.arange(2)})
+    with pytest.raises(TaskError, match="'when' is of type .* in features=") as caught:
+        own_table.encode(table, Roles(label="y"))
+    assert str(times.dtype) in str(caught.value)
+    x, _, _ = own_table.encode(table, Roles(label="y", categories=("when",)))
+    np.testing.assert_array_equal(x, np.eye(2))

@@ -17,8 +17,13 @@ def folder(tmp_path):
     (tmp_path / "people.csv").write_text("\n".join(lines))
     images = np.arange(24 * 16, dtype=np.uint8).reshape(24, 4, 4)
     np.savez(
-        tmp_path / "arrays.npz", x=images, y=np.arange(24) % 3, who=np.arange(24) % 4
+        tmp_path / "arrays.npz",
+        x=images,
+        y=np.arange(24) % 3,
+        who=np.arange(24) % 4,
+        odd=np.array(["a", None] * 12, object),
     )
+    np.savez(tmp_path / "other.npz", z=images)
     for number in range(24):
         path = tmp_path / f"pictures/{number % 2}/{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +68,6 @@ def test_a_folder_becomes_a_task(folder):
     [
         ("csv:{}/none.csv", {}, "none.csv: there is no such file"),
         ("folder:{}/people.csv", {}, "people.csv: there is no such folder"),
-        ("csv:{}/people.csv", {}, "--label=label: .*columns are: dose, sex, site, ill"),
-        ("npz:{}/arrays.npz", {"label": "z"}, "--label=z: .* arrays are: x, y, who"),
         ("npz:{}/people.csv", {}, "people.csv is not an npz archive"),
         ("csv:{}/arrays.npz", {}, "cannot be read as CSV"),
     ],
@@ -72,6 +75,42 @@ def test_a_folder_becomes_a_task(folder):
 def test_what_does_not_fit_is_named(name, options, message, folder):
     with pytest.raises(TaskError, match=message):
         _load(name.format(folder), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "csv:{}/people.csv",
+            {},
+            (
+                "^label is missing: .*/people.csv has no column 'label', the default; "
+                "expected one of dose, sex, site, ill"
+            ),
+        ),
+        (
+            "csv:{}/people.csv",
+            {"label": "z"},
+            "^label='z' .* a column of .*: dose, sex",
+        ),
+        (
+            "npz:{}/arrays.npz",
+            {"label": "z"},
+            "^label='z' .* array of .*: x, y, who, o",
+        ),
+        ("npz:{}/arrays.npz", {"label": "odd"}, r"^label='odd' .* odd\.astype\(str\)"),
+        ("npz:{}/other.npz", {}, "^features is missing: .* no array 'x', .* one of z"),
+    ],
+)
+def test_options_that_do_not_fit_the_file_are_named(name, options, message, folder):
+    with pytest.raises(HyperparameterError, match=message):
+        _load(name.format(folder), **options)
+
+
+@pytest.mark.parametrize("categories", ["sex,site", ["sex", "site"]])
+def test_columns_may_be_a_list(categories, folder):
+    task = _load(f"csv:{folder}/people.csv", label="ill", categories=categories)
+    assert task.examples("client_000", "train")[0].shape[1] == 6
 
 
 def test_own_data_have_no_stand_in(folder):
@@ -97,8 +136,9 @@ def test_forms_without_a_path_are_told_the_form(name):
 def test_cells_that_stand_for_nothing_are_no_class_and_no_client(word, tmp_path):
     labels, clients = tmp_path / "labels.csv", tmp_path / "clients.csv"
     labels.write_text(f"a,label\n1,x\n2,y\n3,{word}\n")
-    with pytest.raises(TaskError, match="example 2 has no label"):
+    found = f"has '{word}', a missing value," if word else "is empty"
+    with pytest.raises(TaskError, match=f"column 'label' {found} in line 4"):
         _load(f"csv:{labels}")
     clients.write_text(f"a,who,label\n1,u,x\n2,{word},y\n3,u,x\n")
-    with pytest.raises(TaskError, match="example 1 has no client"):
+    with pytest.raises(TaskError, match=f"column 'who' {found} in line 3"):
         _load(f"csv:{clients}", client_column="who")
