@@ -1,7 +1,9 @@
 """A Keras model computes what the functional model does, with the weights given."""
 
 import numpy as np
+import pytest
 import tensorflow_federated as tff
+import tf_keras
 
 from tests.testing import problems
 from tff_algos.models.keras_model import build_keras_model
@@ -28,3 +30,22 @@ def test_training_moves_the_trainable_weights():
     # The bias steps by the rate of 0.01 against a mean gradient of 2.
     moved = keras.get_weights()[1] - MODEL.initial_weights[0][1]
     np.testing.assert_allclose(moved, -0.02, rtol=1e-4)
+
+
+def test_it_is_saved_as_a_saved_model_and_as_weights_alone(tmp_path):
+    start = tff.learning.models.ModelWeights(*MODEL.initial_weights)
+    keras = build_keras_model(MODEL, start)
+    keras.set_weights([np.array([1, 0, 0, 0, 2], np.float32), np.float32(0.5)])
+    keras.save(tmp_path / "model")
+    loaded = tf_keras.models.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), [8.5, 23.5])
+    keras.save_weights(tmp_path / "model.weights.h5")
+    other = build_keras_model(MODEL, start)
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(other.predict(X, verbose=0), [8.5, 23.5])
+
+
+def test_a_format_that_describes_layers_is_refused(tmp_path):
+    start = tff.learning.models.ModelWeights(*MODEL.initial_weights)
+    with pytest.raises(NotImplementedError, match="not layers .* as a SavedModel"):
+        build_keras_model(MODEL, start).save(tmp_path / "model.keras")

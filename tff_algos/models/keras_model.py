@@ -1,6 +1,6 @@
 """Converts a functional model to a Keras model, to predict, save and export."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -34,6 +34,14 @@ class _KerasModel(tf_keras.Model):
             dtype=value.dtype,
             initializer=tf.constant_initializer(value.numpy()),
             trainable=trainable,
+        )
+
+    def get_config(self) -> NoReturn:
+        """Refuses formats that describe layers, which it does not have."""
+        raise NotImplementedError(
+            "This model is a function, not layers that a .keras file could describe: save "
+            "it as a SavedModel, model.save('folder'), or its weights, "
+            "model.save_weights('model.weights.h5')."
         )
 
     def call(self, inputs: Any, training: bool = False) -> Any:
