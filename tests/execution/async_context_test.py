@@ -74,3 +74,16 @@ def test_what_is_no_synchronous_context_is_refused():
     context = execution.AsyncContext(execution.InProcessContext())
     with pytest.raises(TypeError, match="context: Expected .*, found AsyncContext"):
         execution.AsyncContext(context)
+
+
+def test_a_computation_can_be_explained(capsys):
+    context = execution.AsyncContext(execution.InProcessContext())
+    with tff.framework.get_context_stack().install(context):
+        execution.explain(_double, 3.0)
+        assert capsys.readouterr().out.startswith("call 1: ")
+        # The context is as it was.
+        assert asyncio.run(_awaited(_double(4.0))) == 8.0
+
+
+async def _awaited(value):
+    return await value

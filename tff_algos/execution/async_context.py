@@ -37,6 +37,11 @@ class AsyncContext(tff.framework.AsyncContext):
         self._context = context
         self._thread = futures.ThreadPoolExecutor(1, "tff_algos_async")
 
+    @property
+    def synchronous(self) -> tff.framework.SyncContext:
+        """What runs the computations."""
+        return self._context
+
     async def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs a computation; as the synchronous context's `invoke`."""
         loop = asyncio.get_running_loop()

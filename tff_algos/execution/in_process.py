@@ -40,6 +40,7 @@ from tff_algos.execution import (
     program,
     row_memory,
 )
+from tff_algos.execution.async_context import AsyncContext
 from tff_algos.execution.program import Program
 
 # Programs kept after their computations were freed, for reuse by equal computations.
@@ -236,7 +237,7 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
 
     It shows every server stage and every pass over the clients: whether the pass was
     vectorized over clients, in chunks of how many, or why clients ran one by one. In
-    the first call, tracing is included.
+    the first call, tracing is included. With an `AsyncContext`, it waits for the result.
 
         tff_algos.execution.explain(process.next, state, clients)
 
@@ -246,9 +247,13 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
       **kwargs: Its arguments by name.
 
     Raises:
-      TypeError: If the current context is not an `InProcessContext`.
+      TypeError: If the current context is not an `InProcessContext`, or an `AsyncContext`
+        of one.
     """
-    context = tff.framework.get_context_stack().current
+    stack = tff.framework.get_context_stack()
+    context = stack.current
+    if isinstance(context, AsyncContext):
+        context = context.synchronous
     # The default context creates an in-process one, from which it must be asked.
     context = getattr(context, "created", lambda: context)()
     if not isinstance(context, InProcessContext):
@@ -256,7 +261,8 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
             f"Expected the in-process context, found {type(context).__name__}: call "
             "tff_algos.execution.set_in_process_context() first."
         )
-    computation(*args, **kwargs)
+    with stack.install(context):
+        computation(*args, **kwargs)
     print(context.describe(computation))
 
 
