@@ -1,11 +1,14 @@
 """The plots of a run: what they show, on which scales, and where words stand."""
 
+import itertools
+
 import attrs
 import numpy as np
 import pytest
 from matplotlib.backends import backend_agg
 
 from tests.testing import tiny_task
+from tff_algos.experiments import figures as figures_lib
 from tff_algos.experiments import plots
 from tff_algos.experiments.evaluation import ClientResult
 
@@ -16,9 +19,10 @@ LABELS = {
 }
 
 
-def _task(labels):
+def _task(labels, classes=None):
     return attrs.evolve(
         tiny_task.make(),
+        encoding=classes and {"classes": classes},
         train_client_ids=tuple(labels),
         train_labels=lambda client_id: np.array(labels[client_id], np.int32),
     )
@@ -29,7 +33,7 @@ def figures(monkeypatch):
     """Figures instead of files, by name."""
     found = {}
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: found.update({path.name: figure})
+        figures_lib, "save", lambda figure, path: found.update({path.name: figure})
     )
     return found
 
@@ -66,14 +70,19 @@ def test_it_says_that_there_are_more_clients(figures, tmp_path):
     assert axis.get_xlabel() == "training client, the first 100 of 130"
 
 
-def test_the_largest_dots_hardly_overlap(figures, tmp_path):
-    task = _task({f"{number}": range(10) for number in range(100)})
+@pytest.mark.parametrize(
+    ("num_clients", "num_classes"), [(4, 2), (10, 30), (20, 3), (100, 10)]
+)
+def test_dots_overlap_neither_each_other_nor_the_frame(
+    figures, tmp_path, num_clients, num_classes
+):
+    task = _task({f"{number}": range(num_classes) for number in range(num_clients)})
     plots.draw_all([], [], "title", tmp_path, task=task)
     (axis,) = figures["partition.png"].axes
     corner, neighbor = axis.transData.transform([(0, 0), (1, 1)])
-    inches = (neighbor - corner) / axis.figure.dpi
-    width = np.sqrt(axis.collections[0].get_sizes()[0]) / 72
-    assert inches.min() / 2 < width < 1.5 * inches.max()
+    width = np.sqrt(axis.collections[0].get_sizes()[0]) / 72 * axis.figure.dpi
+    assert min(neighbor - corner) / 2 < width < min(neighbor - corner)
+    assert min(corner - axis.bbox.min) > width / 2
 
 
 def test_a_round_without_a_loss_is_a_gap(figures, tmp_path):
@@ -134,7 +143,14 @@ def test_learning_curves_have_whole_rounds_and_per_cent(figures, tmp_path):
     loss, accuracy = figures["learning_curves.png"].axes
     assert (loss.get_yscale(), accuracy.get_yscale()) == ("log", "linear")
     assert _ticks(loss.xaxis) == ["1", "2"]
-    assert all(text.endswith("%") for text in _ticks(accuracy.yaxis))
+    assert _ticks(accuracy.yaxis) == [f"{number} %" for number in range(10, 70, 10)]
+
+
+def test_a_single_round_is_a_whole_number_with_a_mark_for_each_line(figures, tmp_path):
+    plots.draw_all([_row(3, 1.0, 0.5)], [], "title", tmp_path)
+    (axis,) = figures["fairness.png"].axes
+    assert _ticks(axis.xaxis) == ["3"]
+    assert len({line.get_marker() for line in axis.lines}) == 3
 
 
 def _result(name, accuracy, train=30):
@@ -159,8 +175,8 @@ def test_a_few_clients_have_names(figures, tmp_path):
     (axis,) = figures["personalization_by_epoch.png"].axes
     assert [line.get_label() for line in axis.lines] == ["phd", "others"]
     np.testing.assert_array_equal(axis.lines[1].get_ydata(), [0.6, 0.7])
-    (axis,) = figures["personalization_by_client.png"].axes
-    assert {text.get_text() for text in axis.texts} == {"phd", "others"}
+    (legend,) = figures["personalization_by_client.png"].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["phd", "others"]
     (axis,) = figures["fairness.png"].axes
     labels = [line.get_label() for line in axis.lines]
     assert labels == ["mean over clients", "best client", "worst client"]
@@ -174,17 +190,63 @@ def test_of_many_clients_the_distribution_is_shown(figures, tmp_path):
     (axis,) = figures["personalization_by_epoch.png"].axes
     (mean,) = axis.lines
     np.testing.assert_allclose(mean.get_ydata(), [19 / 80, 0.9])
-    (axis,) = figures["personalization_by_client.png"].axes
-    assert not axis.texts
+    assert not figures["personalization_by_client.png"].legends
     (axis,) = figures["fairness.png"].axes
-    assert axis.lines[1].get_label() == "best tenth"
+    labels = [line.get_label() for line in axis.lines]
+    assert labels == [
+        "mean ± one standard deviation",
+        "mean of the best tenth",
+        "mean of the worst tenth",
+    ]
 
 
+def test_the_band_is_from_the_mean_of_the_worst_tenth_to_that_of_the_best(
+    figures, tmp_path
+):
+    plots.draw_all([], MANY, "title", tmp_path)
+    (axis,) = figures["personalization_by_epoch.png"].axes
+    (band,) = axis.collections
+    accuracies = band.get_paths()[0].vertices
+    found = {accuracy for epoch, accuracy in accuracies if epoch == 0}
+    assert sorted(found) == [0.5 / 40, 18.5 / 40]
+    assert "worst tenth" in band.get_label()
+
+
+def test_bars_of_two_kinds_are_side_by_side(figures, tmp_path):
+    plots.draw_all([], MANY, "title", tmp_path)
+    (axis,) = figures["accuracy_distribution.png"].axes
+    bars = sorted((bar.get_x(), bar.get_width()) for bar in axis.patches)
+    for (left, width), (right, _) in itertools.pairwise(bars):
+        assert left + width < right + 1e-9
+
+
+def test_clients_with_the_same_accuracies_are_both_seen(figures, tmp_path):
+    both = [_result(name, (1.0, 1.0)) for name in ("St. Mary's", "Hôpital")]
+    plots.draw_all([], both, "title", tmp_path)
+    (axis,) = figures["personalization_by_client.png"].axes
+    one, other = (dots.get_paths()[0].vertices for dots in axis.collections)
+    assert one.shape != other.shape
+    for ticks in (axis.xaxis, axis.yaxis):
+        assert _ticks(ticks) == ["96 %", "98 %", "100 %"]
+
+
+@pytest.mark.parametrize("number", [2, 10, 20])
 @pytest.mark.parametrize(
-    "name", ["learning_curves.png", "accuracy_distribution.png", "fairness.png"]
+    "name",
+    [
+        "learning_curves.png",
+        "accuracy_distribution.png",
+        "fairness.png",
+        "personalization_by_epoch.png",
+        "personalization_by_client.png",
+    ],
 )
-def test_legends_cover_nothing(figures, tmp_path, name):
-    plots.draw_all([_row(1, 1.0, 0.5)], MANY, "title", tmp_path)
+def test_legends_cover_nothing(figures, tmp_path, name, number):
+    results = [
+        attrs.evolve(each, client_id=f"client {each.client_id}", own_accuracy=0.5)
+        for each in MANY[:number]
+    ]
+    plots.draw_all([_row(1, 1.0, 0.5)], results, "title", tmp_path)
     figure = figures[name]
     backend_agg.FigureCanvasAgg(figure).draw()
     (legend,) = figure.legends
@@ -194,8 +256,38 @@ def test_legends_cover_nothing(figures, tmp_path, name):
         assert not box.overlaps(axis.get_tightbbox())
 
 
-def test_clients_of_a_small_partition_have_names(figures, tmp_path):
-    task = _task({"phd": [0, 1], "a_client_of_a_long_name": [1]})
+def test_clients_and_classes_of_a_small_partition_have_names(figures, tmp_path):
+    task = _task(
+        {"phd": [0, 1], "Hôpital Saint-Louis, Paris": [1]}, ["no", "yes", "never"]
+    )
     plots.draw_all([], [], "title", tmp_path, task=task)
     (axis,) = figures["partition.png"].axes
-    assert _ticks(axis.xaxis) == ["phd", "a_client_of…"]
+    assert _ticks(axis.xaxis) == ["phd", "Hôpital Saint-L…s, Paris"]
+    assert _ticks(axis.yaxis) == ["no", "yes"]
+
+
+@pytest.mark.parametrize("number", [2, 4, 10])
+def test_names_below_an_axis_do_not_touch(figures, tmp_path, number):
+    task = _task({f"Universitätsklinikum {n}": [0, 1] for n in range(number)})
+    plots.draw_all([], [], "title", tmp_path, task=task)
+    (axis,) = figures["partition.png"].axes
+    backend_agg.FigureCanvasAgg(axis.figure).draw()
+    labels = axis.get_xticklabels()
+    places = [label.get_window_extent().x1 for label in labels]
+    # At 45 degrees, lines of text are nearer than their ends.
+    room = min(np.diff(places)) * np.sin(np.radians(labels[0].get_rotation()))
+    assert labels[0].get_rotation() == 45
+    assert room > labels[0].get_fontsize() / 72 * axis.figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("phd", "phd"),
+        ("two\nlines", "two lines"),
+        ("the hospital of the city of Wien", "the hospital of…of Wien"),
+        ("the hospital of the city of Bern", "the hospital of…of Bern"),
+    ],
+)
+def test_the_middle_of_long_names_is_left_out(name, expected):
+    assert plots.shortened(name) == expected

@@ -1,15 +1,28 @@
-"""Figures that notebooks show, without pyplot's state."""
+"""Figures of runs and comparisons, without pyplot's state."""
 
 import io
+import pathlib
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib.axes
+import matplotlib.axis
 import matplotlib.figure
+import matplotlib.ticker
+import numpy as np
+
+from tff_algos.experiments import fonts
 
 _DPI = 80  # Of what a notebook stores; files have more.
+_FILE_DPI = 150
+_CHARACTERS_PER_INCH = 8.0  # of a title, in matplotlib's default font
+_MOST_DECIMALS = 3
+_MARGIN = 0.05  # of an axis of shares, beyond 100 % and 0
 
 
 class Figure(matplotlib.figure.Figure):
-    """A figure that a notebook shows as an image.
+    """A figure that a notebook shows as an image, with names in any script.
 
     IPython knows matplotlib's own figures only once pyplot has chosen a backend; until
     then a cell shows their repr.
@@ -27,7 +40,81 @@ class Figure(matplotlib.figure.Figure):
         options = {"layout": "constrained", **options}
         super().__init__(figsize=(width, height), **options)
 
+    def draw(self, renderer: Any) -> None:
+        """Draws it on a renderer of matplotlib."""
+        fonts.choose(self)
+        with fonts.without_warnings():
+            super().draw(renderer)
+
+    def savefig(self, *args: Any, **options: Any) -> None:
+        """Saves it, as `matplotlib.figure.Figure.savefig` does."""
+        # Beside drawing it, matplotlib measures its texts.
+        with fonts.without_warnings():
+            super().savefig(*args, **options)
+
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
         self.savefig(image, format="png", dpi=_DPI)
         return image.getvalue()
+
+
+def save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
+    """Saves a figure with all that is on it, also beyond its edges."""
+    figure.savefig(path, dpi=_FILE_DPI, bbox_inches="tight")
+
+
+def wrapped(text: str, inches: float, size: float = 12.0) -> str:
+    """Returns text in lines that fit a width, broken at spaces and behind "+".
+
+    Args:
+      text: One or several lines.
+      inches: The width.
+      size: Of the font, in points.
+    """
+    most = max(1, int(inches * _CHARACTERS_PER_INCH * 12.0 / size))
+    return "\n".join(
+        # A vertical tab is a space that no name has.
+        textwrap.fill(line.replace("+", "+\v"), most, replace_whitespace=False)
+        for line in text.splitlines()
+    ).replace("\v", "")
+
+
+def show_rounds(axis: matplotlib.axes.Axes) -> None:
+    """Labels the axis of rounds, which are whole numbers."""
+    axis.set_xlabel("round")
+    locator = matplotlib.ticker.MaxNLocator(8, integer=True, min_n_ticks=1)
+    axis.xaxis.set_major_locator(locator)
+    axis.grid(alpha=0.3)
+
+
+def show_per_cent(axis: matplotlib.axis.Axis, most_ticks: int = 9) -> None:
+    """Labels an axis of shares that is drawn: "85 %", from 0 to 100 % with a margin."""
+    low, high = axis.get_view_interval()
+    low = max(low, -_MARGIN)
+    limits = low, min(high, 1 + _MARGIN * (1 - low))
+    axis.axes.set(**{f"{axis.axis_name}lim": limits})
+    axis.set_major_locator(_ShareLocator(most_ticks, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(_PerCentFormatter())
+
+
+class _ShareLocator(matplotlib.ticker.MaxNLocator):
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        places = np.asarray(super().tick_values(vmin, vmax))
+        return places[(places > -1e-9) & (places < 1 + 1e-9)]
+
+
+class _PerCentFormatter(matplotlib.ticker.Formatter):
+    """Gives all ticks of an axis the same number of decimals, the least that suffices."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return self.format_ticks([x])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        shares = 100 * np.asarray(values, np.float64)
+        decimals = 0
+        while decimals < _MOST_DECIMALS and not np.allclose(
+            shares, shares.round(decimals), rtol=0, atol=1e-6
+        ):
+            decimals += 1
+        # Adding zero removes the sign of a negative one.
+        return [f"{share:.{decimals}f} %" for share in shares.round(decimals) + 0.0]

@@ -1,19 +1,29 @@
 """Plots of a finished run, drawn from its metrics and results."""
 
 import itertools
+import math
 import pathlib
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.artist
 import matplotlib.axes
+import matplotlib.colors
 import matplotlib.figure
 import matplotlib.ticker
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from tasks.task import Task
-from tff_algos.experiments.evaluation import ClientResult, evaluated_and_seen
-from tff_algos.experiments.figures import Figure
+from tff_algos.experiments import figures
+from tff_algos.experiments.evaluation import (
+    ClientResult,
+    distribution,
+    evaluated_and_seen,
+)
+from tff_algos.experiments.figures import Figure, show_per_cent, show_rounds, wrapped
 from tff_algos.experiments.metric_names import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
@@ -21,7 +31,12 @@ _INITIAL, _PERSONALIZED, _OWN = "tab:blue", "tab:orange", "tab:green"
 _MAX_CLIENTS_SHOWN = 100
 # So many clients have names in plots; of more, distributions are shown.
 _MAX_CLIENTS_NAMED = 10
-_MAX_NAME = 12  # characters
+_MAX_CLASSES_NAMED = 40
+_MAX_NAME = 24  # characters
+_NAME_INCHES = 0.09  # of a character below an axis
+_LEGEND_LINE = 0.22  # inches
+# Shapes of so many clients: where two have the same accuracies, both are seen.
+_MARKERS = "os^DvP<X>*"
 # Columns of metrics.csv in the learning curves, where a run has them.
 _CURVES = types.MappingProxyType(
     {
@@ -36,29 +51,15 @@ _ALWAYS = ("train/{}", "eval/{}")
 _MOST_MARKERS = 60  # of a curve: more of them hide it
 # Values that span as much are shown on a logarithmic axis.
 _DECADES = 100.0
-_PARTITION_SIDES = (3.6, 10.0)  # inches, least and most
-_DOT_WIDTHS = (6.0, 24.0)  # points, of the largest dot: least and most
-
-
-def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+_PARTITION_SIDES = (3.0, 12.0)  # inches, least and most
+_CELL = 0.3  # inches, of a client and class where the sides allow
+_NAMED_CELL = 0.4  # of a client with a name
+_DOT_WIDTHS = (4.0, 24.0)  # points, of the largest dot: least and most
 
 
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
     points = [(row[ROUND], row[name]) for row in rows if name in row]
     return [x for x, _ in points], [y for _, y in points]
-
-
-def _show_rounds(axis: matplotlib.axes.Axes) -> None:
-    axis.set_xlabel("round")
-    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, nbins=8))
-    axis.grid(alpha=0.3)
-
-
-def _show_per_cent(axis: matplotlib.axes.Axes, which: str = "y") -> None:
-    for name in which:
-        ticks = getattr(axis, f"{name}axis")
-        ticks.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
 
 
 def scale_of(values: Sequence[float]) -> str:
@@ -75,15 +76,32 @@ def _names(results: Sequence[ClientResult]) -> list[str]:
 
 
 def shortened(name: str) -> str:
-    """Returns a client's name, short enough to stand below an axis."""
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+    """Returns the name of a client or class, short enough for an axis or a legend.
+
+    Names often differ at their ends, so it is the middle that is left out.
+    """
+    name = " ".join(name.split())
+    if len(name) <= _MAX_NAME:
+        return name
+    end = _MAX_NAME // 3
+    return f"{name[: _MAX_NAME - end - 1].rstrip()}…{name[-end:].lstrip()}"
+
+
+def _name_ticks(axis: matplotlib.axes.Axes, names: Sequence[str]) -> None:
+    """Names the places 0, 1, ... below an axis, slanting where there is little room."""
+    room = axis.get_position().width * axis.figure.get_figwidth() / len(names)
+    if _NAME_INCHES * max(map(len, names)) > room:
+        style = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    else:
+        style = {}
+    axis.set_xticks(range(len(names)), names, **style)
 
 
 def plot_learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
 ) -> None:
     """Saves `learning_curves` to a file."""
-    _save(learning_curves(rows, title), path)
+    figures.save(learning_curves(rows, title), path)
 
 
 def learning_curves(
@@ -104,16 +122,16 @@ def learning_curves(
             apart = not column.startswith("train") and len(rounds) <= _MOST_MARKERS
             marker = "o" if apart or alone else None
             axis.plot(rounds, values, marker=marker, markersize=3, label=label)
-        _show_rounds(axis)
+        show_rounds(axis)
         axis.set_ylabel(metric)
         if metric == "accuracy":
-            _show_per_cent(axis)
+            show_per_cent(axis.yaxis)
         else:
             axis.set_yscale(scale_of(shown))
         _mark_stages(axis, rows)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    figure.suptitle(title)
+    figure.suptitle(wrapped(title, figure.get_figwidth()))
     return figure
 
 
@@ -151,7 +169,7 @@ def plot_fairness(
         for name in ("mean", "std", "worst_decile", "best_decile")
     }
     rounds, mean = series["mean"]
-    marker = "o" if len(rounds) == 1 else None
+    markers = "o^v" if len(rounds) == 1 else [None] * 3
     few = num_clients is not None and num_clients < _MAX_CLIENTS_NAMED
     if not few:
         spread = series["std"][1]
@@ -162,29 +180,29 @@ def plot_fairness(
             alpha=0.2,
             color=_INITIAL,
         )
-    label = "mean over clients" if few else "mean, one deviation around"
-    axes[0].plot(rounds, mean, marker=marker, color=_INITIAL, label=label)
-    for name, end, style in (
-        ("best_decile", "best", "--"),
-        ("worst_decile", "worst", ":"),
+    label = "mean over clients" if few else "mean ± one standard deviation"
+    axes[0].plot(rounds, mean, marker=markers[0], color=_INITIAL, label=label)
+    for name, end, style, marker in (
+        ("best_decile", "best", "--", markers[1]),
+        ("worst_decile", "worst", ":", markers[2]),
     ):
-        label = f"{end} {'client' if few else 'tenth'}"
+        label = f"{end} client" if few else f"mean of the {end} tenth"
         axes[0].plot(*series[name], style, marker=marker, color=_INITIAL, label=label)
     axes[0].set_ylabel("accuracy on the client's test examples")
     if tracked:
         improved_rounds, improved = _series(rows, "improved_clients")
         marker = "o" if len(improved_rounds) == 1 else None
         axes[1].plot(improved_rounds, improved, marker=marker, color=_PERSONALIZED)
-        axes[1].set_ylabel("share of the round's clients no worse off")
+        axes[1].set_ylabel("share of the round's\nclients no worse off")
     for axis in axes:
         axis.set_ylim(-0.02, 1.02)
-        _show_rounds(axis)
-        _show_per_cent(axis)
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3
-    )
-    figure.suptitle(title)
-    _save(figure, path)
+        show_rounds(axis)
+        show_per_cent(axis.yaxis)
+    handles, labels = axes[0].get_legend_handles_labels()
+    ncols = 3 if few or tracked else 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols)
+    figure.suptitle(wrapped(title, figure.get_figwidth()))
+    figures.save(figure, path)
 
 
 def plot_personalization_by_client(
@@ -194,33 +212,68 @@ def plot_personalization_by_client(
 
     Where clients keep models, the accuracy of their own is plotted as well.
     """
-    figure = Figure(5.2, 5.2)
+    handles = _client_handles(results)
+    figure = Figure(5.2, 5.2 + _LEGEND_LINE * math.ceil(len(handles) / 2))
     axis = figure.subplots()
     initial = np.array([result.accuracy[0] for result in results])
     final = np.array([result.accuracy[-1] for result in results])
-    sizes = [10 + 60 * r.num_train_examples / _most(results) for r in results]
-    axis.scatter(
-        initial, final, s=sizes, alpha=0.5, color=_PERSONALIZED, label="personalized"
-    )
-    own = _own_accuracies(results)
-    if own:
-        axis.scatter(initial, own, s=sizes, alpha=0.5, color=_OWN, label="own model")
-        figure.legend(loc="outside lower center", ncols=2)
+    own = np.array(_own_accuracies(results))
+    gains = f"{100 * np.mean(final > initial):.0f} % of clients gain"
+    _scatter_clients(axis, results, final, _PERSONALIZED)
+    if len(own):
+        _scatter_clients(axis, results, own, _OWN)
+        gains += f", {100 * np.mean(own > initial):.0f} % by their own model"
     low = max(0.0, min([*initial, *final, *own]) - 0.05)
     axis.plot([low, 1], [low, 1], color="gray", linestyle="--", linewidth=1)
-    if len(results) <= _MAX_CLIENTS_NAMED:
-        for name, x, y in zip(_names(results), initial, final, strict=True):
-            axis.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points")
-    gains = f"{100 * np.mean(final > initial):.0f} % of clients gain"
-    if own:
-        gains += f", {100 * np.mean(np.array(own) > initial):.0f} % by their own model"
+    limits = low - 0.05 * (1 - low), 1 + 0.05 * (1 - low)
+    axis.set(xlim=limits, ylim=limits)
     axis.set_xlabel("initial accuracy")
-    axis.set_ylabel("the client's accuracy" if own else "personalized accuracy")
-    axis.set_title(f"{title}\n{gains} (area: examples)")
-    axis.set_aspect("equal")
-    _show_per_cent(axis, "xy")
+    axis.set_ylabel("the client's accuracy" if len(own) else "personalized accuracy")
+    lines = title, f"{gains} (area: examples)"
+    axis.set_title("\n".join(wrapped(line, 5.2) for line in lines))
+    for ticks in (axis.xaxis, axis.yaxis):
+        show_per_cent(ticks, most_ticks=5)
     axis.grid(alpha=0.3)
-    _save(figure, path)
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    figures.save(figure, path)
+
+
+def _scatter_clients(
+    axis: matplotlib.axes.Axes,
+    results: Sequence[ClientResult],
+    accuracies: np.ndarray,
+    color: str,
+) -> None:
+    """Plots accuracies against the initial ones; few clients have a shape each."""
+    few = len(results) <= _MAX_CLIENTS_NAMED
+    initial = np.array([result.accuracy[0] for result in results])
+    examples = np.array([result.num_train_examples for result in results])
+    sizes = (40 if few else 10) + 60 * examples / max(1, examples.max())
+    markers = _MARKERS[: len(results)] if few else "o"
+    for number, marker in enumerate(markers):
+        own = slice(number, None, len(markers))
+        axis.scatter(
+            initial[own],
+            accuracies[own],
+            sizes[own],
+            marker=marker,
+            facecolor=matplotlib.colors.to_rgba(color, 0.3),
+            edgecolor=color,
+        )
+
+
+def _client_handles(results: Sequence[ClientResult]) -> list[matplotlib.artist.Artist]:
+    """Returns what a legend says of shapes, if clients have names, and of colors."""
+    handles = []
+    if len(results) <= _MAX_CLIENTS_NAMED:
+        style = {"linestyle": "", "color": "gray", "markerfacecolor": "none"}
+        for name, marker in zip(_names(results), _MARKERS, strict=False):
+            handles.append(Line2D([], [], marker=marker, label=name, **style))
+    if _own_accuracies(results):
+        for label, color in (("personalized", _PERSONALIZED), ("own model", _OWN)):
+            handles.append(Patch(color=color, alpha=0.5, label=label))
+    return handles
 
 
 def _own_accuracies(results: Sequence[ClientResult]) -> list[float]:
@@ -228,46 +281,40 @@ def _own_accuracies(results: Sequence[ClientResult]) -> list[float]:
     return [r.own_accuracy for r in results if r.own_accuracy is not None]
 
 
-def _most(results: Sequence[ClientResult]) -> int:
-    return max(1, *(result.num_train_examples for result in results))
-
-
 def plot_personalization_by_epoch(
     results: Sequence[ClientResult], title: str, path: pathlib.Path
 ) -> None:
-    """Plots accuracy by personalization epoch: of each client, or mean and spread."""
+    """Plots accuracy by personalization epoch: of each client, or mean and tenths."""
     accuracy = np.array([result.accuracy for result in results])
     epochs = np.arange(accuracy.shape[1])
     figure = Figure(*_SIZE)
     axis = figure.subplots()
-    if len(results) < _MAX_CLIENTS_NAMED:
-        for name, values in zip(_names(results), accuracy, strict=True):
-            axis.plot(epochs, values, marker="o", markersize=3, label=name)
+    if len(results) <= _MAX_CLIENTS_NAMED:
+        # Dashes, so that both are seen of two clients with the same accuracies.
+        styles = itertools.cycle(["o-", "o--", "o-.", "o:"])
+        for name, values, style in zip(_names(results), accuracy, styles, strict=False):
+            axis.plot(epochs, values, style, markersize=3, label=name)
     else:
-        low, high = np.percentile(accuracy, [10, 90], axis=0)
+        spread = [distribution(of_clients) for of_clients in accuracy.T]
         axis.fill_between(
             epochs,
-            low,
-            high,
+            [each["worst_decile"] for each in spread],
+            [each["best_decile"] for each in spread],
             alpha=0.2,
             color=_PERSONALIZED,
-            label="10th to 90th percentile",
+            label="from the mean of the worst tenth to that of the best",
         )
-        axis.plot(
-            epochs,
-            accuracy.mean(axis=0),
-            marker="o",
-            color=_PERSONALIZED,
-            label="mean over clients",
-        )
+        mean = [each["mean"] for each in spread]
+        style = {"marker": "o", "color": _PERSONALIZED}
+        axis.plot(epochs, mean, label="mean over clients", **style)
     axis.set_xlabel("personalization epoch")
     axis.set_ylabel("accuracy on the client's test examples")
-    axis.set_title(title)
+    axis.set_title(wrapped(title, _SIZE[0]))
     axis.xaxis.get_major_locator().set_params(integer=True)
-    _show_per_cent(axis)
+    show_per_cent(axis.yaxis)
     axis.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=4)
-    _save(figure, path)
+    figure.legend(loc="outside lower center", ncols=2)
+    figures.save(figure, path)
 
 
 def plot_accuracy_distribution(
@@ -288,22 +335,20 @@ def plot_accuracy_distribution(
         for number, (label, color, values) in enumerate(kinds):
             shift = (number - (len(kinds) - 1) / 2) * width
             axis.bar(places + shift, values, width, color=color, label=label)
-        axis.set_xticks(places, _names(results), rotation=30 * (len(results) > 5))
+        _name_ticks(axis, _names(results))
         axis.set_ylabel("accuracy on the client's test examples")
-        axis.set_ylim(0, 1)
-        _show_per_cent(axis)
+        axis.set_ylim(0, 1.02)
+        show_per_cent(axis.yaxis)
     else:
-        for label, color, values in kinds:
-            axis.hist(
-                values, np.linspace(0, 1, 21), alpha=0.6, color=color, label=label
-            )
+        labels, colors, values = zip(*kinds, strict=True)
+        axis.hist(values, np.linspace(0, 1, 21), color=colors, label=labels)
         axis.set_xlabel("accuracy on the client's test examples")
         axis.set_ylabel("clients")
         axis.yaxis.get_major_locator().set_params(integer=True)
-        _show_per_cent(axis, "x")
-    axis.set_title(title)
+        show_per_cent(axis.xaxis)
+    axis.set_title(wrapped(title, _SIZE[0]))
     figure.legend(loc="outside lower center", ncols=len(kinds))
-    _save(figure, path)
+    figures.save(figure, path)
 
 
 def label_counts(task: Task) -> np.ndarray:
@@ -333,43 +378,49 @@ def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
       path: The output file.
     """
     counts = label_counts(task)
-    num_clients, num_classes = counts.shape
     # Not constrained: the dots' size follows from that of the axes.
-    figure = Figure(
-        np.clip(0.1 * num_clients, *_PARTITION_SIDES),
-        np.clip(0.1 * num_classes, *_PARTITION_SIDES),
-        layout=None,
-    )
+    named = len(counts) <= _MAX_CLIENTS_NAMED
+    cell = np.array([_NAMED_CELL if named else _CELL, _CELL])
+    sides = np.clip(cell * counts.shape, *_PARTITION_SIDES)
+    figure = Figure(*sides, layout=None)
     axis = figure.subplots()
+    _scatter_counts(axis, counts)
+    _name_partition(axis, task, counts)
+    note = f"area: training examples, {counts.max(initial=0)} at most"
+    lines = title, note
+    axis.set_title("\n".join(wrapped(line, max(sides[0], 4.8)) for line in lines))
+    figures.save(figure, path)
+
+
+def _scatter_counts(axis: matplotlib.axes.Axes, counts: np.ndarray) -> None:
+    """Plots a dot for each count that is not 0."""
+    num_clients, num_classes = counts.shape
     axis.set_xlim(-0.8, num_clients - 0.2)
     axis.set_ylim(-0.8, num_classes - 0.2)
     clients, classes = np.nonzero(counts)
     shown = counts[clients, classes]
-    most = shown.max(initial=0)
-    # In points; the largest dot is slightly larger than a cell.
-    box = axis.get_position().size * figure.get_size_inches() * 72
-    cell = box / (num_clients + 1, num_classes + 1)
-    width = np.clip(1.5 * np.sqrt(cell.prod()), *_DOT_WIDTHS)
-    axis.scatter(
-        clients,
-        classes,
-        width**2 * shown / max(1, most),
-        color=_INITIAL,
-        alpha=0.6,
-        linewidths=0,
-        clip_on=False,
-    )
+    # In points; the largest dot fits a cell where these are not tiny.
+    box = axis.get_position().size * axis.figure.get_size_inches() * 72
+    cell = box / (num_clients + 0.6, num_classes + 0.6)
+    width = np.clip(0.95 * cell.min(), *_DOT_WIDTHS)
+    areas = width**2 * shown / shown.max(initial=1)
+    axis.scatter(clients, classes, areas, color=_INITIAL, alpha=0.6, linewidths=0)
+
+
+def _name_partition(axis: matplotlib.axes.Axes, task: Task, counts: np.ndarray) -> None:
+    """Labels the axes of a partition, with names where they are few and known."""
+    num_clients, num_classes = counts.shape
     total = len(task.train_client_ids)
     which = f", the first {num_clients} of {total}" if total > num_clients else ""
     axis.set_xlabel(f"training client{which}")
     axis.set_ylabel("class")
     for ticks in (axis.xaxis, axis.yaxis):
-        ticks.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        ticks.set_major_locator(matplotlib.ticker.MaxNLocator(12, integer=True))
     if num_clients <= _MAX_CLIENTS_NAMED:
-        names = [shortened(name) for name in task.train_client_ids]
-        axis.set_xticks(range(num_clients), names, rotation=30 * (num_clients > 5))
-    axis.set_title(f"{title}\narea: training examples, {most} at most")
-    _save(figure, path)
+        _name_ticks(axis, [shortened(name) for name in task.train_client_ids])
+    names = (task.encoding or {}).get("classes", ())[:num_classes]
+    if names and num_classes <= _MAX_CLASSES_NAMED:
+        axis.set_yticks(range(num_classes), [shortened(str(name)) for name in names])
 
 
 def draw_all(
