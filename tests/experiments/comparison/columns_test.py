@@ -171,6 +171,30 @@ def test_the_usual_columns_are_those_that_runs_have(tmp_path):
     assert columns.default_columns([]) == []
 
 
+def test_accuracy_after_no_personalization_is_no_usual_column(tmp_path):
+    people = {"initial_accuracy": 0.5, "personalized_accuracy": 0.5}
+    summary = {
+        "personalization": people | {"accuracy_by_epoch": [0.5]},
+        "personalization_seen": people | {"accuracy_by_epoch": [0.5]},
+    }
+    without = _results(tmp_path / "without", summary=summary)
+    names = [column.name for column in columns.default_columns([without])]
+    assert "initial_accuracy" in names
+    assert not any("personalized" in name for name in names)
+    # Beside a run that personalizes, the cell is empty.
+    personalizes = _results(tmp_path / "with")
+    found = columns.default_columns([without, personalizes])
+    (column,) = [each for each in found if "personalized" in each.name]
+    assert column.value(without) is None and column.value(personalizes) == 0.625
+    assert columns.parse_column("personalized_accuracy").value(without) == 0.5
+
+
+def test_the_dataset_and_the_flags_of_a_run_are_read(tmp_path):
+    results = _results(tmp_path, seed=4)
+    assert results.dataset == "made_up"
+    assert results.settings == {"algo": "fedavg", "task": "mnist", "seed": 4}
+
+
 def test_a_usual_column_is_empty_for_a_run_without_it(tmp_path):
     """Of an algorithm whose clients keep models, beside one whose clients do not."""
     summary = tmp_path / "own" / "summary.json"

@@ -40,27 +40,37 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
         "worse": (rounds, figures.np.array([[0.1, 0.2], [0.3, 0.4]])),
         "better": (rounds, figures.np.array([[0.5, 0.6]])),
     }
-    figure = figures.plot_curves(curves)
+    figure = figures.plot_curves(curves, None)
     lines = {line.get_label(): line for line in figure.axes[0].lines}
-    assert lines["worse"].get_ydata().tolist() == [20, 30]
+    assert lines["worse"].get_ydata().tolist() == pytest.approx([0.2, 0.3])
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
 
 
-@pytest.mark.parametrize(("num_seeds", "title"), [(1, ""), (2, "mean over seeds")])
-def test_the_title_speaks_of_seeds_where_a_row_has_several(num_seeds, title):
+@pytest.mark.parametrize(
+    ("num_seeds", "dataset", "title"),
+    [
+        (1, None, ""),
+        (1, "mnist", "mnist"),
+        (2, None, "mean over seeds; shaded: least to greatest"),
+        (2, "mnist", "mnist\nmean over seeds; shaded: least to greatest"),
+    ],
+)
+def test_the_title_has_the_dataset_and_speaks_of_seeds_where_there_are_several(
+    num_seeds, dataset, title
+):
     rounds = figures.np.array([1, 2])
     other = (rounds, figures.np.array([[0.1, 0.2]]))
     several = (rounds, figures.np.array([[0.1, 0.2]] * num_seeds))
-    figure = figures.plot_curves({"one": other, "several": several})
-    assert figure.axes[0].get_title().partition(";")[0] == title
+    figure = figures.plot_curves({"one": other, "several": several}, dataset)
+    assert figure.axes[0].get_title() == title
 
 
 @pytest.mark.parametrize("count", [2, 20, 21, 40])
 def test_the_whole_legend_is_on_the_plot(count):
     rounds, values = figures.np.array([1, 2]), figures.np.array([[0.1, 0.2]])
     curves = {f"personalized_fedavg {n}": (rounds, values) for n in range(count)}
-    figure = figures.plot_curves(curves)
+    figure = figures.plot_curves(curves, None)
     figure.draw_without_rendering()
     (legend,) = figure.legends
     box, page = legend.get_window_extent(), figure.bbox
@@ -89,21 +99,50 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
     kept = figures.client_accuracies([results])
     assert kept == {"server's model": [0.5], "personalized": [0.75], "own model": [0.8]}
     shared = {"server's model": [0.2], "personalized": [0.3]}
-    (axis,) = figures.plot_clients({"fedavg": shared, "ditto": kept}).axes
-    assert [line.get_label() for line in axis.lines if line.get_linewidth() == 8] == [
+    figure = figures.plot_clients({"fedavg": shared, "ditto": kept}, None)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
         "server's model",
         "personalized",
         "own model",
+        "box: middle half",
+        "whiskers: 10th to 90th percentile",
+        "median",
+        "mean",
     ]
 
 
 def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
     figure = figures.plot_clients(
-        {"fedavg": {"server's model": [0.2, 0.4]}, "uga": {"server's model": [0.6]}}
+        {
+            "fedavg": {"server's model": [0.2, 0.4]},
+            "uga": {"server's model": [0.6], "personalized": [0.7]},
+        },
+        "mnist",
     )
     (axis,) = figure.axes
+    assert figure.get_suptitle() == "clients of mnist"
     assert [text.get_text() for text in axis.get_yticklabels()] == ["fedavg", "uga"]
-    medians = [
-        line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"
-    ]
-    assert 30.0 in medians and 60.0 in medians
+    medians = {
+        round(line.get_xdata()[0], 3): line.get_ydata().mean()
+        for line in axis.lines
+        if line.get_color() == "black"
+    }
+    # A row's boxes are around its name.
+    assert medians[0.3] == pytest.approx(0)
+    assert medians[0.6] + medians[0.7] == pytest.approx(2)
+
+
+def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
+    label = "fedprox proximal_strength=0.1 client_learning_rate=0.05 total_rounds=200"
+    kinds = {
+        kind: [0.5, 0.9] for kind in ("server's model", "personalized", "own model")
+    }
+    figure = figures.plot_clients({label: kinds, "fedavg": kinds}, "mnist")
+    figure.draw_without_rendering()
+    (legend,), (axis,) = figure.legends, figure.axes
+    for part in (legend, axis.xaxis.label, *axis.get_yticklabels()):
+        box = part.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+    one, other = (label.get_window_extent() for label in axis.get_yticklabels())
+    assert not one.overlaps(other)

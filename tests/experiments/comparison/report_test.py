@@ -75,7 +75,7 @@ def test_notes_say_what_was_left_out(tmp_path):
 
 
 def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
-    table = report.write(tmp_path, "a & b", COLUMNS, _outcomes(tmp_path))
+    table = report.write(tmp_path, COLUMNS, _outcomes(tmp_path))
     assert (tmp_path / "table.md").read_text() == table.markdown
     with open(tmp_path / "runs.csv", newline="") as file:
         header, *rows = csv.reader(file)
@@ -83,7 +83,8 @@ def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
     assert rows[2] == ["<uga>", str(tmp_path / "b"), "0.3", "", "2.0"]
     assert len(rows) == 4
     page = (tmp_path / "report.html").read_text()
-    assert "<h1>a &amp; b</h1>" in page and "<td>&lt;uga&gt; (1 of 3" in page
+    assert "<h1>Comparison on made_up: fedavg, &lt;uga&gt;, afl</h1>" in page
+    assert "<td>&lt;uga&gt; (1 of 3" in page
     assert page.count('src="data:image/png;base64,iVBOR') == 2
     # One file that needs no other.
     assert "http" not in page and "href" not in page

@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_algos.experiments.comparison import formats
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
+from tff_algos.experiments.comparison.rows import read_settings
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.metric_names import BYTES_DOWN, BYTES_UP
 from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
@@ -51,11 +52,15 @@ class Results:
       folder: The results folder.
       summary: The numbers of summary.json by dotted key; None for null.
       rows: The rows of metrics.csv.
+      dataset: The dataset's name in outputs; None if the summary does not say it.
+      settings: The flags of the run, from config.json.
     """
 
     folder: pathlib.Path
     summary: Mapping[str, float | None]
     rows: Sequence[Mapping[str, Any]]
+    dataset: str | None = None
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
 
     def series(self, metric: str, flag: str, value: str) -> list[float]:
         """Returns a column of metrics.csv, in the order of rounds, without NaN.
@@ -86,7 +91,7 @@ def read_results(folder: pathlib.Path) -> Results:
     summary = json.loads((folder / "summary.json").read_text())
     numbers = dict(_numbers(summary.get("personalization", {})))
     numbers |= _numbers(summary)
-    return Results(folder, numbers, rows)
+    return Results(folder, numbers, rows, summary.get("dataset"), read_settings(folder))
 
 
 def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float | None]]:
@@ -132,9 +137,15 @@ class Column:
         return f"{title}, %" if self.is_accuracy else title
 
     def if_any(self) -> "Column":
-        """Returns the column that is empty for runs without it, instead of an error."""
+        """Returns the column that is empty for runs without it, instead of an error.
+
+        A personalized accuracy after no epoch, which is the initial one, is none.
+        """
+        after = self.name.replace("personalized_accuracy", "accuracy_by_epoch.1")
 
         def value(results: Results) -> float | None:
+            if after != self.name and after not in results.summary:
+                return None
             try:
                 return self.value(results)
             except ComparisonError:

@@ -11,7 +11,7 @@ import attrs
 import matplotlib.figure
 
 from tff_algos.experiments import plugins, run_flags
-from tff_algos.experiments.comparison import checks, figures, report
+from tff_algos.experiments.comparison import checks, figures, page, report
 from tff_algos.experiments.comparison.columns import (
     Column,
     Results,
@@ -58,7 +58,8 @@ class Comparison:
 
     def plot(self) -> matplotlib.figure.Figure:
         """Draws the learning curves, the mean and range over seeds of every row."""
-        return figures.plot_curves(figures.learning_curves(self.outcomes))
+        dataset = page.shared_dataset(self.outcomes)
+        return figures.plot_curves(figures.learning_curves(self.outcomes), dataset)
 
     def _repr_markdown_(self) -> str:
         return self.table
@@ -175,6 +176,5 @@ def run(
     for run in failed:
         tell_failure(run)
     left = [each for of in outcomes.values() for each in of if each is not None]
-    labels = ", ".join(row.label for row in rows)
-    cells = report.write(folder, labels, columns or default_columns(left), outcomes)
+    cells = report.write(folder, columns or default_columns(left), outcomes)
     return Comparison(folder=folder, outcomes=outcomes, cells=cells)

@@ -3,22 +3,26 @@
 import csv
 import itertools
 import math
-import pathlib
 import types
 from collections.abc import Mapping, Sequence
 
 import matplotlib
+import matplotlib.artist
+import matplotlib.axes
 import matplotlib.figure
-import matplotlib.ticker
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import Outcomes
-from tff_algos.experiments.figures import Figure
+from tff_algos.experiments.figures import Figure, show_per_cent, show_rounds, wrapped
 from tff_algos.experiments.metric_names import ROUND
 
 # Lines of a legend for which there is room beside the axes.
 _MOST_BESIDE = 20
+_FONT_SIZE = 8  # points, of labels
+_LABEL_INCHES = 2.6
 
 # By label: rounds [r] and accuracies [seeds, r].
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -47,11 +51,15 @@ def learning_curves(outcomes: Outcomes) -> Curves:
     return curves
 
 
-def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
+def plot_curves(curves: Curves, dataset: str | None) -> matplotlib.figure.Figure:
     """Plots the mean over seeds by round, with the range from minimum to maximum.
 
     Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
     legend lists them in the order of their final values.
+
+    Args:
+      curves: The curves.
+      dataset: The name of the dataset of all of them; None if they differ in it.
     """
     beside = len(curves) <= _MOST_BESIDE
     legend_height = 0 if beside else 0.17 * math.ceil(len(curves) / 2)
@@ -63,29 +71,24 @@ def plot_curves(curves: Curves) -> matplotlib.figure.Figure:
     for shade, dash, (label, (rounds, values)) in zip(
         shades, dashes, curves.items(), strict=False
     ):
-        per_cent = 100 * values
-        axis.fill_between(
-            rounds,
-            per_cent.min(axis=0),
-            per_cent.max(axis=0),
-            color=shade,
-            alpha=0.18,
-            linewidth=0,
-        )
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(rounds, low, high, color=shade, alpha=0.18, linewidth=0)
         marker = "o" if len(rounds) == 1 else None
-        mean = per_cent.mean(axis=0)
+        mean = values.mean(axis=0)
         lines += axis.plot(rounds, mean, dash, color=shade, marker=marker, label=label)
     lines.sort(key=lambda line: -line.get_ydata()[-1])
-    axis.set_xlabel("round")
-    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    axis.set_ylabel("held-out accuracy, %")
+    show_rounds(axis)
+    axis.set_ylabel("held-out accuracy")
+    show_per_cent(axis.yaxis)
+    title = [wrapped(dataset, 4.0, 9)] if dataset else []
     if any(len(values) > 1 for _, values in curves.values()):
-        axis.set_title("mean over seeds; shaded: least to greatest", fontsize=9)
-    axis.grid(alpha=0.3)
-    if beside:
-        figure.legend(handles=lines, loc="outside right upper", fontsize=8)
-    else:
-        figure.legend(handles=lines, loc="outside lower center", ncols=2, fontsize=8)
+        title.append("mean over seeds; shaded: least to greatest")
+    axis.set_title("\n".join(title), fontsize=9)
+    place = {"loc": "outside right upper"}
+    if not beside:
+        place = {"loc": "outside lower center", "ncols": 2}
+    labels = [wrapped(line.get_label(), _LABEL_INCHES, _FONT_SIZE) for line in lines]
+    figure.legend(lines, labels, fontsize=_FONT_SIZE, **place)
     return figure
 
 
@@ -96,6 +99,9 @@ _MODELS = types.MappingProxyType(
         "personalized": "tab:orange",
         "own model": "tab:green",
     }
+)
+_MEAN = types.MappingProxyType(
+    {"marker": "D", "markersize": 4, "markeredgecolor": "black"}
 )
 
 
@@ -126,51 +132,70 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float
 
 
 def plot_clients(
-    by_label: Mapping[str, Mapping[str, Sequence[float]]],
+    by_label: Mapping[str, Mapping[str, Sequence[float]]], dataset: str | None
 ) -> matplotlib.figure.Figure:
-    """Plots the distribution of clients' accuracies, a box for each row and kind."""
+    """Plots the distribution of clients' accuracies, a box for each row and kind.
+
+    Args:
+      by_label: The accuracies of each row, by kind.
+      dataset: The name of the dataset of all rows; None if they differ in it.
+    """
     kinds = [kind for kind in _MODELS if any(kind in own for own in by_label.values())]
-    figure = Figure(7.2, 1.4 + (0.12 + 0.16 * len(kinds)) * len(by_label))
+    labels = [wrapped(label, _LABEL_INCHES, _FONT_SIZE) for label in by_label]
+    most_lines = max(label.count("\n") + 1 for label in labels)
+    row_height = max(0.12 + 0.16 * len(kinds), 0.06 + 0.14 * most_lines)
+    figure = Figure(7.2, 1.8 + row_height * len(by_label))
     axis = figure.subplots()
-    height = 0.8 / len(kinds)
-    for number, kind in enumerate(kinds):
-        rows = [(y, of[kind]) for y, of in enumerate(by_label.values()) if kind in of]
-        axis.boxplot(
-            [100 * np.asarray(values) for _, values in rows],
-            positions=[y + (number - (len(kinds) - 1) / 2) * height for y, _ in rows],
-            widths=0.8 * height,
-            orientation="horizontal",
-            whis=(10, 90),
-            showfliers=False,
-            manage_ticks=False,
-            patch_artist=True,
-            boxprops={"facecolor": _MODELS[kind], "alpha": 0.5},
-            medianprops={"color": "black"},
-            # Where most clients have the same accuracy, a box has no width.
-            showmeans=True,
-            meanprops={
-                "marker": "D",
-                "markersize": 4,
-                "markerfacecolor": _MODELS[kind],
-                "markeredgecolor": "black",
-            },
-        )
-        axis.plot([], [], linewidth=8, alpha=0.5, color=_MODELS[kind], label=kind)
-    axis.set_yticks(range(len(by_label)), list(by_label), fontsize=8)
+    for kind in kinds:
+        _draw_boxes(axis, kind, list(by_label.values()), 0.8 / len(kinds))
+    axis.set_yticks(range(len(by_label)), labels, fontsize=_FONT_SIZE)
     axis.set_ylim(len(by_label) - 0.4, -0.6)
-    left, right = axis.get_xlim()
-    axis.set_xlim(max(left, -1), min(right, 101))
-    axis.set_xlabel("accuracy of a client, %")
-    axis.set_title(
-        "box: middle half of the clients; whiskers: 10th to 90th percentile; "
-        "diamond: mean",
-        fontsize=9,
-    )
+    axis.set_xlabel("accuracy of a client")
+    show_per_cent(axis.xaxis)
     axis.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)
+    if dataset:
+        figure.suptitle(f"clients of {wrapped(dataset, 6.5)}", fontsize=10)
+    handles = _box_handles(kinds)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=4, fontsize=_FONT_SIZE
+    )
     return figure
 
 
-def save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
-    """Saves a figure."""
-    figure.savefig(path, dpi=150)
+def _draw_boxes(
+    axis: matplotlib.axes.Axes,
+    kind: str,
+    rows: Sequence[Mapping[str, Sequence[float]]],
+    height: float,
+) -> None:
+    """Draws the boxes of one kind; a row's are side by side around its place."""
+    having = [(y, own) for y, own in enumerate(rows) if kind in own]
+    axis.boxplot(
+        [own[kind] for _, own in having],
+        positions=[
+            y + (list(own).index(kind) - (len(own) - 1) / 2) * height
+            for y, own in having
+        ],
+        widths=0.8 * height,
+        orientation="horizontal",
+        whis=(10, 90),
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": _MODELS[kind], "alpha": 0.5},
+        medianprops={"color": "black"},
+        # Where most clients have the same accuracy, a box has no width.
+        showmeans=True,
+        meanprops={**_MEAN, "markerfacecolor": _MODELS[kind]},
+    )
+
+
+def _box_handles(kinds: Sequence[str]) -> list[matplotlib.artist.Artist]:
+    """Returns what the legend of boxes says of colors and of a box's parts."""
+    return [
+        *(Patch(color=_MODELS[kind], alpha=0.5, label=kind) for kind in kinds),
+        Patch(facecolor="none", edgecolor="black", label="box: middle half"),
+        Line2D([], [], color="black", label="whiskers: 10th to 90th percentile"),
+        Line2D([], [], linestyle="", color="black", marker="|", label="median"),
+        Line2D([], [], linestyle="", color="lightgray", label="mean", **_MEAN),
+    ]

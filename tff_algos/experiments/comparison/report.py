@@ -1,17 +1,16 @@
 """The report of a comparison: Markdown, CSV, plots, and one HTML page with all of it."""
 
-import base64
 import csv
-import html
 import pathlib
 from collections.abc import Sequence
 
 import attrs
 
 from tff_algos.experiments import files
-from tff_algos.experiments.comparison import figures, formats
+from tff_algos.experiments.comparison import figures, formats, page
 from tff_algos.experiments.comparison.columns import Column, format_cell
 from tff_algos.experiments.comparison.runs import Outcomes
+from tff_algos.experiments.figures import save
 
 TABLE_FILE = "table.md"
 CSV_FILE = "runs.csv"
@@ -19,14 +18,6 @@ PAGE_FILE = "report.html"
 _CURVES_FILE = "learning_curves.png"
 _CLIENTS_FILE = "client_accuracy.png"
 _NOTE = "Mean (standard deviation) over seeds."
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em;
-       padding: 0 1em; color: #222; }
-table { border-collapse: collapse; }
-th, td { border-bottom: 1px solid #ccc; padding: .3em .8em; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-img { max-width: 100%; }
-"""
 
 
 @attrs.frozen
@@ -101,24 +92,15 @@ def notes(outcomes: Outcomes) -> list[str]:
     return found
 
 
-def write(
-    folder: pathlib.Path, title: str, columns: Sequence[Column], outcomes: Outcomes
-) -> Table:
-    """Writes all of the report and returns the table.
-
-    Args:
-      folder: Where to write it.
-      title: What is compared.
-      columns: The table's columns.
-      outcomes: The results.
-    """
+def write(folder: pathlib.Path, columns: Sequence[Column], outcomes: Outcomes) -> Table:
+    """Writes all of the report to a folder and returns the table."""
     table = build_table(columns, outcomes)
     with files.replacing(folder / TABLE_FILE) as file:
         file.write(table.markdown)
     _write_runs(folder / CSV_FILE, columns, outcomes)
     plots = _draw(folder, outcomes)
     with files.replacing(folder / PAGE_FILE) as file:
-        file.write(_page(title, table, plots))
+        file.write(page.render(outcomes, table.header, table.lines, table.notes, plots))
     return table
 
 
@@ -137,10 +119,11 @@ def _write_runs(
 
 def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     drawn = []
+    dataset = page.shared_dataset(outcomes)
     curves = figures.learning_curves(outcomes)
     if curves:
         drawn.append(folder / _CURVES_FILE)
-        figures.save(figures.plot_curves(curves), drawn[-1])
+        save(figures.plot_curves(curves, dataset), drawn[-1])
     clients = {
         row.label: figures.client_accuracies(results)
         for row, results in outcomes.items()
@@ -148,30 +131,5 @@ def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     clients = {label: kinds for label, kinds in clients.items() if kinds}
     if clients:
         drawn.append(folder / _CLIENTS_FILE)
-        figures.save(figures.plot_clients(clients), drawn[-1])
+        save(figures.plot_clients(clients, dataset), drawn[-1])
     return drawn
-
-
-def _page(title: str, table: Table, plots: Sequence[pathlib.Path]) -> str:
-    """Returns the report as one HTML page that needs no other file."""
-
-    def line(kind: str, texts: Sequence[str]) -> str:
-        return "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in texts)
-
-    body = "\n".join(f"<tr>{line('td', texts)}</tr>" for texts in table.lines)
-    images = "\n".join(
-        f'<img alt="{path.stem}" src="data:image/png;base64,'
-        f'{base64.b64encode(path.read_bytes()).decode()}">'
-        for path in plots
-    )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<style>{_STYLE}</style></head><body>
-<h1>{html.escape(title)}</h1>
-<table><thead><tr>{line("th", table.header)}</tr></thead><tbody>
-{body}
-</tbody></table>
-{line("p", table.notes)}
-{images}
-</body></html>
-"""

@@ -1,0 +1,72 @@
+"""The HTML page of a comparison: what it says of runs that are made up."""
+
+import datetime
+import json
+
+import pytest
+
+from tests.testing.made_up_runs import SUMMARY, write_run
+from tff_algos.experiments.comparison import page
+from tff_algos.experiments.comparison.columns import read_results
+from tff_algos.experiments.comparison.rows import Row
+
+
+def _results(folder, dataset="mnist", **settings):
+    write_run(folder, summary=SUMMARY | {"dataset": dataset}, curve=(0.1, 0.2))
+    shared = {"algo": "fedavg", "task": "mnist", "partition": None, "standardize": True}
+    config = {"hyperparameters": shared | settings}
+    (folder / "config.json").write_text(json.dumps(config))
+    return read_results(folder)
+
+
+def test_the_facts_are_those_of_all_completed_runs(tmp_path):
+    one = _results(tmp_path / "one", seed=0)
+    two = _results(tmp_path / "two", seed=1)
+    assert page.facts({Row(label="a"): [one, two], Row(label="b"): [one, None]}) == {
+        "task": "mnist",
+        "rounds": "10",
+        "seeds": "0, 1",
+        "date": datetime.date.today().isoformat(),
+    }
+    assert list(page.facts({Row(label="a"): [None]})) == ["date"]
+
+
+def test_shared_flags_are_those_with_one_value_that_is_set(tmp_path):
+    one = _results(tmp_path / "one", seed=0, label="out come", client_momentum=0.9)
+    two = _results(tmp_path / "two", seed=1, label="out come", client_momentum=0.5)
+    outcomes = {Row(label="a"): [one], Row(label="b"): [two, None]}
+    assert page.shared_flags(outcomes) == [
+        "--algo=fedavg",
+        "--task=mnist",
+        "--standardize=true",
+        "'--label=out come'",
+    ]
+    assert page.shared_flags({Row(label="a"): [None]}) == []
+    text = page.render(outcomes, ["", "loss"], [["a", "1"]], ["Mean."], [])
+    assert "--standardize=true &#x27;--label=out come&#x27;</code>" in text
+    assert "<dt>rounds</dt><dd>10</dd>" in text and "<p>Mean.</p>" in text
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["fedavg", "uga"], "Comparison on mnist: fedavg, uga"),
+        (
+            ["x" * 70, "fedavg", "uga", "afl"],
+            f"Comparison on mnist: {'x' * 70}, fedavg",
+        ),
+        (["x" * 90, "fedavg"], f"Comparison on mnist: {'x' * 90} and 1 more"),
+    ],
+)
+def test_the_title_has_the_dataset_and_the_first_rows(tmp_path, labels, expected):
+    results = _results(tmp_path)
+    found = page.title({Row(label=label): [results] for label in labels})
+    assert found.removesuffix(" and 2 more") == expected
+
+
+def test_runs_on_different_datasets_have_none_in_the_title(tmp_path):
+    results = [_results(tmp_path / name, dataset=name) for name in ("mnist", "emnist")]
+    outcomes = {Row(label=each.dataset): [each] for each in results}
+    assert page.title(outcomes) == "Comparison: mnist, emnist"
+    assert page.facts(outcomes)["task"] == "emnist, mnist"
+    assert page.shared_dataset({Row(label="a"): [None]}) is None

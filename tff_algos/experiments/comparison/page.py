@@ -1,0 +1,137 @@
+"""A comparison as one HTML page that needs no other file."""
+
+import base64
+import datetime
+import html
+import pathlib
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from tff_algos.experiments.comparison.columns import Results
+from tff_algos.experiments.comparison.runs import Outcomes
+from tff_algos.experiments.metric_names import ROUND
+
+_TITLE_LENGTH = 80  # characters of rows' names
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em;
+       padding: 0 1em; color: #222; }
+table { border-collapse: collapse; }
+th, td { border-bottom: 1px solid #ccc; padding: .3em .8em; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+img { max-width: 100%; }
+dl { display: grid; grid-template-columns: max-content auto; column-gap: 1em; }
+dd { margin: 0; }
+code { overflow-wrap: anywhere; }
+"""
+# Settings that are no flags, or no two runs of a row share.
+_NO_FLAGS = ("dataset", "seed")
+
+
+def render(
+    outcomes: Outcomes,
+    header: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    plots: Sequence[pathlib.Path],
+) -> str:
+    """Returns the page.
+
+    Args:
+      outcomes: The results.
+      header: The names of the table's columns.
+      lines: The cells of each row.
+      notes: What stands below the table.
+      plots: The plots' files.
+    """
+    body = "\n".join(f"<tr>{_elements('td', texts)}</tr>" for texts in lines)
+    told = "\n".join(
+        _element("dt", name) + _element("dd", value)
+        for name, value in facts(outcomes).items()
+    )
+    images = "\n".join(
+        f'<img alt="{path.stem}" src="data:image/png;base64,'
+        f'{base64.b64encode(path.read_bytes()).decode()}">'
+        for path in plots
+    )
+    heading = html.escape(title(outcomes))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>
+<style>{_STYLE}</style></head><body>
+<h1>{heading}</h1>
+<dl>
+{told}
+</dl>
+<table><thead><tr>{_elements("th", header)}</tr></thead><tbody>
+{body}
+</tbody></table>
+{_elements("p", notes)}
+{images}
+{_flags(outcomes)}</body></html>
+"""
+
+
+def shared_dataset(outcomes: Outcomes) -> str | None:
+    """Returns the name of the dataset of all completed runs; None if they differ."""
+    names = {each.dataset for each in _completed(outcomes)}
+    return names.pop() if len(names) == 1 else None
+
+
+def title(outcomes: Outcomes) -> str:
+    """Returns what is compared, and on which dataset; of many rows the first ones."""
+    dataset = shared_dataset(outcomes)
+    first, *others = [row.label for row in outcomes]
+    while others and len(first) + len(others[0]) < _TITLE_LENGTH:
+        first += f", {others.pop(0)}"
+    more = f" and {len(others)} more" if others else ""
+    return f"Comparison{f' on {dataset}' if dataset else ''}: {first}{more}"
+
+
+def facts(outcomes: Outcomes) -> dict[str, str]:
+    """Returns what a reader asks of the completed runs as a whole, by its name."""
+    completed = _completed(outcomes)
+    found = {
+        "task": sorted({each.dataset for each in completed if each.dataset}),
+        "rounds": sorted({each.rows[-1][ROUND] for each in completed if each.rows}),
+        "seeds": sorted({each.settings.get("seed", 0) for each in completed}),
+        "date": [datetime.date.today().isoformat()],
+    }
+    return {name: ", ".join(map(str, each)) for name, each in found.items() if each}
+
+
+def shared_flags(outcomes: Outcomes) -> list[str]:
+    """Returns the flags, `--name=value`, that all completed runs have, unless unset."""
+    first, *others = [each.settings for each in _completed(outcomes)] or [{}]
+    return [
+        shlex.quote(f"--{name}={_text(value)}")
+        for name, value in first.items()
+        if value is not None
+        and name not in _NO_FLAGS
+        and all(name in each and each[name] == value for each in others)
+    ]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _completed(outcomes: Outcomes) -> list[Results]:
+    return [each for results in outcomes.values() for each in results if each]
+
+
+def _flags(outcomes: Outcomes) -> str:
+    """Returns the flags that runs share, folded: there are dozens of them."""
+    found = " ".join(shared_flags(outcomes))
+    if not found:
+        return ""
+    code = _element("code", found)
+    summary = "<summary>Flags that all runs share</summary>"
+    return f"<details>{summary}<p>{code}</p></details>\n"
+
+
+def _element(kind: str, text: str) -> str:
+    return f"<{kind}>{html.escape(text)}</{kind}>"
+
+
+def _elements(kind: str, texts: Sequence[str]) -> str:
+    return "".join(_element(kind, text) for text in texts)
