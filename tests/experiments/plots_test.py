@@ -227,7 +227,20 @@ def test_clients_with_the_same_accuracies_are_both_seen(figures, tmp_path):
     one, other = (dots.get_paths()[0].vertices for dots in axis.collections)
     assert one.shape != other.shape
     for ticks in (axis.xaxis, axis.yaxis):
-        assert _ticks(ticks) == ["96 %", "98 %", "100 %"]
+        assert _ticks(ticks) == [f"{number} %" for number in range(95, 101)]
+
+
+@pytest.mark.parametrize("lowest", [0.0, 0.3, 0.62, 0.97])
+def test_ticks_of_initial_accuracies_do_not_touch(figures, tmp_path, lowest):
+    both = [_result("a", (lowest, 1.0)), _result("b", (1.0, lowest))]
+    plots.draw_all([], both, "title", tmp_path)
+    (axis,) = figures["personalization_by_client.png"].axes
+    texts = _ticks(axis.xaxis)
+    assert 4 <= len(texts) <= 8 and texts[-1] == "100 %"
+    ends = [label.get_window_extent() for label in axis.get_xticklabels()]
+    ends = [box for box in ends if box.width]
+    space = axis.figure.dpi / 12
+    assert all(a.x1 + space < b.x0 for a, b in itertools.pairwise(ends))
 
 
 @pytest.mark.parametrize("number", [2, 10, 20])
@@ -278,6 +291,17 @@ def test_names_below_an_axis_do_not_touch(figures, tmp_path, number):
     room = min(np.diff(places)) * np.sin(np.radians(labels[0].get_rotation()))
     assert labels[0].get_rotation() == 45
     assert room > labels[0].get_fontsize() / 72 * axis.figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("name", "rotation"),
+    [("hospital", 0), ("北京协和医院一二", 45), ("hospital of Bern", 45)],
+)
+def test_names_slant_where_they_are_too_wide(figures, tmp_path, name, rotation):
+    task = _task({f"{name}{n}": [0] for n in range(2)})
+    plots.draw_all([], [], "title", tmp_path, task=task)
+    (axis,) = figures["partition.png"].axes
+    assert [text.get_rotation() for text in axis.get_xticklabels()] == [rotation] * 2
 
 
 @pytest.mark.parametrize(

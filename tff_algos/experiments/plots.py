@@ -4,6 +4,7 @@ import itertools
 import math
 import pathlib
 import types
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,10 +88,15 @@ def shortened(name: str) -> str:
     return f"{name[: _MAX_NAME - end - 1].rstrip()}…{name[-end:].lstrip()}"
 
 
+def _columns(name: str) -> int:
+    """Returns a name's width in Latin characters; those of East Asia are twice as wide."""
+    return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in name)
+
+
 def _name_ticks(axis: matplotlib.axes.Axes, names: Sequence[str]) -> None:
     """Names the places 0, 1, ... below an axis, slanting where there is little room."""
     room = axis.get_position().width * axis.figure.get_figwidth() / len(names)
-    if _NAME_INCHES * max(map(len, names)) > room:
+    if _NAME_INCHES * max(map(_columns, names)) > room:
         style = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     else:
         style = {}
@@ -232,7 +238,7 @@ def plot_personalization_by_client(
     lines = title, f"{gains} (area: examples)"
     axis.set_title("\n".join(wrapped(line, 5.2) for line in lines))
     for ticks in (axis.xaxis, axis.yaxis):
-        show_per_cent(ticks, most_ticks=5)
+        show_per_cent(ticks, most_ticks=7)
     axis.grid(alpha=0.3)
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=2)
@@ -336,7 +342,7 @@ def plot_accuracy_distribution(
             shift = (number - (len(kinds) - 1) / 2) * width
             axis.bar(places + shift, values, width, color=color, label=label)
         _name_ticks(axis, _names(results))
-        axis.set_ylabel("accuracy on the client's test examples")
+        axis.set_ylabel("accuracy on the\nclient's test examples")
         axis.set_ylim(0, 1.02)
         show_per_cent(axis.yaxis)
     else:
