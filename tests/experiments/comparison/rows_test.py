@@ -1,14 +1,11 @@
 """The rows of a comparison: what each runs, and what is wrong with it."""
 
-import json
-import re
-
 import pytest
 
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments import declarations
 from tff_algos.experiments.comparison.errors import ComparisonError
-from tff_algos.experiments.comparison.rows import Row, default_folder, make_rows
+from tff_algos.experiments.comparison.rows import default_folder, make_rows
 from tff_algos.experiments.errors import RunError
 
 WHAT = declarations.load()
@@ -93,61 +90,6 @@ def test_flag_files_say_what_was_published(presets):
     assert rows[-1].published is None
 
 
-def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
-    folders = [tmp_path / name for name in ("one", "two", "other")]
-    for seed, folder in enumerate(folders):
-        write_run(folder, seed=seed)
-    config = {"hyperparameters": {"algo": "uga", "seed": 0}}
-    (folders[2] / "config.json").write_text(json.dumps(config))
-    rows = make_rows([*map(str, folders)], [], [], WHAT)
-    assert rows == [
-        Row(label="fedavg (2 runs)", folders=tuple(folders[:2])),
-        Row(label="uga (other)", folders=(folders[2],)),
-    ]
-
-
-def _labels(tmp_path, names, contenders=()):
-    """Returns the labels of existing runs, all with different settings, and others."""
-    for number, name in enumerate(names):
-        write_run(tmp_path / name)
-        algorithm = name.rpartition("/")[2].partition("+")[0].partition("-")[0]
-        config = {"algo": algorithm, "task": "mnist", "seed": 0, "momentum": number}
-        path = tmp_path / name / "config.json"
-        path.write_text(json.dumps({"hyperparameters": config}))
-    given = [*contenders, *(str(tmp_path / name) for name in names)]
-    return [row.label for row in make_rows(given, [TASK] * bool(contenders), [], WHAT)]
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["fedprox+proximal_strength=0.1+seed=0"], ["fedprox+proximal_strength=0.1"]),
-        (["fedavg-mnist-20261124-101500"], ["fedavg-mnist-20261124-101500"]),
-        (["fedavg+seed=0", "fedavg+seed=1"], ["fedavg+seed=0", "fedavg+seed=1"]),
-        (["a/fedavg+seed=0", "b/uga+seed=3"], ["fedavg", "uga"]),
-        (
-            ["a/fedavg+seed=0", "b/fedavg+seed=0"],
-            ["a/fedavg+seed=0", "b/fedavg+seed=0"],
-        ),
-    ],
-)
-def test_folders_that_begin_with_the_algorithm_are_labels(tmp_path, names, expected):
-    assert _labels(tmp_path, names) == expected
-
-
-def test_an_existing_run_is_not_called_as_a_row_to_run(tmp_path):
-    labels = _labels(tmp_path, ["fedavg+seed=0"], ["fedavg"])
-    assert labels == ["fedavg", "fedavg+seed=0"]
-
-
-def test_seeds_of_a_comparison_are_called_as_there(tmp_path):
-    folders = [tmp_path / f"fedavg+momentum=0.9+seed={seed}" for seed in range(2)]
-    for seed, folder in enumerate(folders):
-        write_run(folder, seed=seed)
-    rows = make_rows([*map(str, folders)], [], [], WHAT)
-    assert rows == [Row(label="fedavg+momentum=0.9", folders=tuple(folders))]
-
-
 def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
     write_run(tmp_path / "run")
     rows = make_rows(["fedavg", str(tmp_path / "run")], [TASK], [], WHAT)
@@ -191,17 +133,6 @@ def test_rows_that_cannot_be_made_are_errors(
     assert "\n" not in str(error.value)
 
 
-def test_runs_that_are_not_complete_or_readable_are_errors(tmp_path):
-    write_run(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ComparisonError, match=r"config.json cannot be read"):
-        make_rows([str(tmp_path)], [], [], WHAT)
-    (tmp_path / "summary.json").unlink()
-    expected = re.escape(f"{tmp_path} has no summary.json: its run is not complete.")
-    with pytest.raises(ComparisonError, match=expected):
-        make_rows([str(tmp_path)], [], [], WHAT)
-
-
 def test_the_same_run_is_not_two_seeds(tmp_path):
     one, copy = tmp_path / "one", tmp_path / "copy"
     write_run(one, seed=4)
@@ -216,18 +147,6 @@ def test_flags_for_runs_that_have_ended_are_refused(tmp_path):
     write_run(tmp_path / "run")
     with pytest.raises(ComparisonError, match="--total_rounds cannot be set: all rows"):
         make_rows([str(tmp_path / "run")], ["--total_rounds=5"], [], WHAT)
-
-
-def test_runs_on_different_tasks_say_on_which(tmp_path):
-    for name in ("mnist", "emnist"):
-        write_run(tmp_path / name)
-        config = {"hyperparameters": {"algo": "fedavg", "task": name, "seed": 0}}
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-    rows = make_rows([str(tmp_path / "mnist"), str(tmp_path / "emnist")], [], [], WHAT)
-    assert [row.label for row in rows] == [
-        "fedavg on mnist (mnist)",
-        "fedavg on emnist (emnist)",
-    ]
 
 
 def test_a_folder_is_named_by_what_rows_share():

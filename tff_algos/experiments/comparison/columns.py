@@ -14,7 +14,7 @@ import numpy as np
 
 from tff_algos.experiments.comparison import formats
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
-from tff_algos.experiments.comparison.rows import read_settings
+from tff_algos.experiments.comparison.existing_runs import read_settings
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.metric_names import BYTES_DOWN, BYTES_UP
 from tff_algos.experiments.metrics_log import read_rows, rounds_to_target
