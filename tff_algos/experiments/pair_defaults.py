@@ -43,10 +43,17 @@ UGA: PairSettings = _by_task(
 # short with it that 30 rounds of EMNIST end at 18 %; 10 rounds with 1.0 end at 34 %.
 Q_FED_AVG: PairSettings = _by_task(
     {
-        **dict.fromkeys(
-            ("adult", "cifar10", "cifar100", "emnist", "fashion_mnist", "mnist"),
-            {"lipschitz": 1.0},
-        ),
+        **{
+            key: {"lipschitz": 1.0}
+            for key in (
+                "adult",
+                "cifar10",
+                "cifar100",
+                "emnist",
+                "fashion_mnist",
+                "mnist",
+            )
+        },
         "shakespeare": {"lipschitz": 0.1},
     }
 )
