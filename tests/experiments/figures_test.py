@@ -81,3 +81,16 @@ def test_logarithmic_axes_keep_their_powers():
     axis.set_yscale("log")
     figure.draw_without_rendering()
     assert all(label.get_parse_math() for label in axis.get_yticklabels())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("phd", "phd"),
+        ("two\nlines", "two lines"),
+        ("the hospital of the city of Wien", "the hospital of…of Wien"),
+        ("the hospital of the city of Bern", "the hospital of…of Bern"),
+    ],
+)
+def test_the_middle_of_long_names_is_left_out(name, expected):
+    assert figures.shortened(name) == expected

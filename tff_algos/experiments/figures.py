@@ -3,6 +3,7 @@
 import io
 import pathlib
 import textwrap
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,10 @@ _DPI = 80  # Of what a notebook stores; files have more.
 _FILE_DPI = 150
 _CHARACTERS_PER_INCH = 8.0  # of a title, in matplotlib's default font
 _MOST_DECIMALS = 3
+# So many clients have names in plots; of more, distributions are shown.
+MAX_CLIENTS_NAMED = 10
+_MAX_NAME = 24  # characters
+_NAME_INCHES = 0.09  # of a character below an axis
 _MARGIN = 0.05  # of an axis of shares, beyond 100 % and 0
 
 
@@ -88,7 +93,7 @@ def show_rounds(axis: matplotlib.axes.Axes) -> None:
 
 
 def show_per_cent(axis: matplotlib.axis.Axis, most_ticks: int = 9) -> None:
-    """Labels an axis of shares that is drawn: "85 %", from 0 to 100 % with a margin."""
+    """Labels a drawn axis of shares like "85 %", within 0 and 100 % and a margin."""
     low, high = axis.get_view_interval()
     low = max(low, -_MARGIN)
     limits = low, min(high, 1 + _MARGIN * (1 - low))
@@ -118,3 +123,30 @@ class _PerCentFormatter(matplotlib.ticker.Formatter):
             decimals += 1
         # Adding zero removes the sign of a negative one.
         return [f"{share:.{decimals}f} %" for share in shares.round(decimals) + 0.0]
+
+
+def shortened(name: str) -> str:
+    """Returns the name of a client or class, short enough for an axis or a legend.
+
+    Names often differ at their ends, so it is the middle that is left out.
+    """
+    name = " ".join(name.split())
+    if len(name) <= _MAX_NAME:
+        return name
+    end = _MAX_NAME // 3
+    return f"{name[: _MAX_NAME - end - 1].rstrip()}…{name[-end:].lstrip()}"
+
+
+def _columns(name: str) -> int:
+    """Returns a name's width in Latin characters; those of East Asia are twice as wide."""
+    return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in name)
+
+
+def name_ticks(axis: matplotlib.axes.Axes, names: Sequence[str]) -> None:
+    """Names the places 0, 1, ... below an axis, slanting where there is little room."""
+    room = axis.get_position().width * axis.figure.get_figwidth() / len(names)
+    if _NAME_INCHES * max(map(_columns, names)) > room:
+        style = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    else:
+        style = {}
+    axis.set_xticks(range(len(names)), names, **style)

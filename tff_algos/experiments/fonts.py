@@ -10,7 +10,7 @@ import matplotlib.figure
 import matplotlib.text
 from matplotlib import font_manager
 
-# Matplotlib's own fonts of boxes and of formulas, whose glyphs are no letters of names.
+# Matplotlib's fonts for missing characters and for formulas.
 _UNSUITED = ("Last Resort", "STIXNonUnicode", "STIXSize", "cm")
 
 

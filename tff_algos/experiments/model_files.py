@@ -42,7 +42,7 @@ class ModelFileError(RunError):
 
 
 class InputError(ValueError):
-    """A batch of inputs is of another shape or type than the model's."""
+    """A batch has another shape or type than the model's inputs."""
 
     def __init__(self, batch: np.ndarray, spec: tf.TensorSpec) -> None:
         shape = ", ".join("n" if size is None else str(size) for size in spec.shape)

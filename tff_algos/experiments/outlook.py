@@ -16,7 +16,7 @@ from tff_algos.experiments.stage import Stage
 NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
-# Local steps in all below which no run is long.
+# Runs of fewer local steps are never long.
 _MANY_STEPS = 1000
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
@@ -43,7 +43,7 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
 
 
 def _remaining(spec: RunSpec, rounds_done: int) -> Iterator[tuple[Stage, range]]:
-    """Yields each stage that is not completed, with the numbers of its rounds left."""
+    """Yields each unfinished stage, with the numbers of its remaining rounds."""
     first = 1
     for stage in spec.stages:
         last = first + stage.num_rounds
@@ -127,10 +127,10 @@ def _state_bytes(stage: Stage) -> int:
 
 
 def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -> None:
-    """Says before the first round about how long all take, if that is long.
+    """Says before the first round roughly how long the run takes, if that is long.
 
-    The time is that of gradients of the model alone, some of which are computed here.
-    Clients of a small model train together, in less.
+    It times a few gradients of the model. Clients of small models, which train together,
+    take less.
     """
     steps: collections.Counter[int] = collections.Counter()
     for stage, rounds in _remaining(spec, rounds_done):

@@ -4,7 +4,6 @@ import itertools
 import math
 import pathlib
 import types
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tasks.task import Task
-from tff_algos.experiments import figures
+from tff_algos.experiments import figures, partition_plot
 from tff_algos.experiments.evaluation import (
     ClientResult,
     distribution,
@@ -29,12 +28,6 @@ from tff_algos.experiments.metric_names import ROUND
 
 _SIZE = (6.4, 4.0)  # inches
 _INITIAL, _PERSONALIZED, _OWN = "tab:blue", "tab:orange", "tab:green"
-_MAX_CLIENTS_SHOWN = 100
-# So many clients have names in plots; of more, distributions are shown.
-_MAX_CLIENTS_NAMED = 10
-_MAX_CLASSES_NAMED = 40
-_MAX_NAME = 24  # characters
-_NAME_INCHES = 0.09  # of a character below an axis
 _LEGEND_LINE = 0.22  # inches
 # Shapes of so many clients: where two have the same accuracies, both are seen.
 _MARKERS = "os^DvP<X>*"
@@ -52,10 +45,6 @@ _ALWAYS = ("train/{}", "eval/{}")
 _MOST_MARKERS = 60  # of a curve: more of them hide it
 # Values that span as much are shown on a logarithmic axis.
 _DECADES = 100.0
-_PARTITION_SIDES = (3.0, 12.0)  # inches, least and most
-_CELL = 0.3  # inches, of a client and class where the sides allow
-_NAMED_CELL = 0.4  # of a client with a name
-_DOT_WIDTHS = (4.0, 24.0)  # points, of the largest dot: least and most
 
 
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
@@ -73,34 +62,7 @@ def scale_of(values: Sequence[float]) -> str:
 
 
 def _names(results: Sequence[ClientResult]) -> list[str]:
-    return [shortened(result.client_id) for result in results]
-
-
-def shortened(name: str) -> str:
-    """Returns the name of a client or class, short enough for an axis or a legend.
-
-    Names often differ at their ends, so it is the middle that is left out.
-    """
-    name = " ".join(name.split())
-    if len(name) <= _MAX_NAME:
-        return name
-    end = _MAX_NAME // 3
-    return f"{name[: _MAX_NAME - end - 1].rstrip()}…{name[-end:].lstrip()}"
-
-
-def _columns(name: str) -> int:
-    """Returns a name's width in Latin characters; those of East Asia are twice as wide."""
-    return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in name)
-
-
-def _name_ticks(axis: matplotlib.axes.Axes, names: Sequence[str]) -> None:
-    """Names the places 0, 1, ... below an axis, slanting where there is little room."""
-    room = axis.get_position().width * axis.figure.get_figwidth() / len(names)
-    if _NAME_INCHES * max(map(_columns, names)) > room:
-        style = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    else:
-        style = {}
-    axis.set_xticks(range(len(names)), names, **style)
+    return [figures.shortened(result.client_id) for result in results]
 
 
 def plot_learning_curves(
@@ -176,7 +138,7 @@ def plot_fairness(
     }
     rounds, mean = series["mean"]
     markers = "o^v" if len(rounds) == 1 else [None] * 3
-    few = num_clients is not None and num_clients < _MAX_CLIENTS_NAMED
+    few = num_clients is not None and num_clients < figures.MAX_CLIENTS_NAMED
     if not few:
         spread = series["std"][1]
         axes[0].fill_between(
@@ -252,7 +214,7 @@ def _scatter_clients(
     color: str,
 ) -> None:
     """Plots accuracies against the initial ones; few clients have a shape each."""
-    few = len(results) <= _MAX_CLIENTS_NAMED
+    few = len(results) <= figures.MAX_CLIENTS_NAMED
     initial = np.array([result.accuracy[0] for result in results])
     examples = np.array([result.num_train_examples for result in results])
     sizes = (40 if few else 10) + 60 * examples / max(1, examples.max())
@@ -272,7 +234,7 @@ def _scatter_clients(
 def _client_handles(results: Sequence[ClientResult]) -> list[matplotlib.artist.Artist]:
     """Returns what a legend says of shapes, if clients have names, and of colors."""
     handles = []
-    if len(results) <= _MAX_CLIENTS_NAMED:
+    if len(results) <= figures.MAX_CLIENTS_NAMED:
         style = {"linestyle": "", "color": "gray", "markerfacecolor": "none"}
         for name, marker in zip(_names(results), _MARKERS, strict=False):
             handles.append(Line2D([], [], marker=marker, label=name, **style))
@@ -295,7 +257,7 @@ def plot_personalization_by_epoch(
     epochs = np.arange(accuracy.shape[1])
     figure = Figure(*_SIZE)
     axis = figure.subplots()
-    if len(results) <= _MAX_CLIENTS_NAMED:
+    if len(results) <= figures.MAX_CLIENTS_NAMED:
         # Dashes, so that both are seen of two clients with the same accuracies.
         styles = itertools.cycle(["o-", "o--", "o-.", "o:"])
         for name, values, style in zip(_names(results), accuracy, styles, strict=False):
@@ -335,13 +297,13 @@ def plot_accuracy_distribution(
         kinds.append(("personalized", _PERSONALIZED, final))
     if own := _own_accuracies(results):
         kinds.append(("own model", _OWN, own))
-    if len(results) <= _MAX_CLIENTS_NAMED:
+    if len(results) <= figures.MAX_CLIENTS_NAMED:
         width = 0.8 / len(kinds)
         places = np.arange(len(results))
         for number, (label, color, values) in enumerate(kinds):
             shift = (number - (len(kinds) - 1) / 2) * width
             axis.bar(places + shift, values, width, color=color, label=label)
-        _name_ticks(axis, _names(results))
+        figures.name_ticks(axis, _names(results))
         axis.set_ylabel("accuracy on the\nclient's test examples")
         axis.set_ylim(0, 1.02)
         show_per_cent(axis.yaxis)
@@ -355,78 +317,6 @@ def plot_accuracy_distribution(
     axis.set_title(wrapped(title, _SIZE[0]))
     figure.legend(loc="outside lower center", ncols=len(kinds))
     figures.save(figure, path)
-
-
-def label_counts(task: Task) -> np.ndarray:
-    """Returns the number of training examples of each class for the first clients.
-
-    Args:
-      task: A task with `train_labels`.
-
-    Returns:
-      int64 [clients, classes], for up to 100 training clients and for classes up to the
-      last one that occurs.
-    """
-    labels = [task.train_labels(c) for c in task.train_client_ids[:_MAX_CLIENTS_SHOWN]]
-    num_classes = 1 + max(int(own.max(initial=0)) for own in labels)
-    return np.stack([np.bincount(own, minlength=num_classes) for own in labels])
-
-
-def plot_partition(task: Task, title: str, path: pathlib.Path) -> None:
-    """Plots each client's number of training examples of each class.
-
-    Like Fig. 8 of Luo et al. (https://arxiv.org/abs/2302.14307): the area of a dot is
-    proportional to the number of examples.
-
-    Args:
-      task: A task with `train_labels`; its first 100 training clients are shown.
-      title: The title.
-      path: The output file.
-    """
-    counts = label_counts(task)
-    # Not constrained: the dots' size follows from that of the axes.
-    named = len(counts) <= _MAX_CLIENTS_NAMED
-    cell = np.array([_NAMED_CELL if named else _CELL, _CELL])
-    sides = np.clip(cell * counts.shape, *_PARTITION_SIDES)
-    figure = Figure(*sides, layout=None)
-    axis = figure.subplots()
-    _scatter_counts(axis, counts)
-    _name_partition(axis, task, counts)
-    note = f"area: training examples, {counts.max(initial=0)} at most"
-    lines = title, note
-    axis.set_title("\n".join(wrapped(line, max(sides[0], 4.8)) for line in lines))
-    figures.save(figure, path)
-
-
-def _scatter_counts(axis: matplotlib.axes.Axes, counts: np.ndarray) -> None:
-    """Plots a dot for each count that is not 0."""
-    num_clients, num_classes = counts.shape
-    axis.set_xlim(-0.8, num_clients - 0.2)
-    axis.set_ylim(-0.8, num_classes - 0.2)
-    clients, classes = np.nonzero(counts)
-    shown = counts[clients, classes]
-    # In points; the largest dot fits a cell where these are not tiny.
-    box = axis.get_position().size * axis.figure.get_size_inches() * 72
-    cell = box / (num_clients + 0.6, num_classes + 0.6)
-    width = np.clip(0.95 * cell.min(), *_DOT_WIDTHS)
-    areas = width**2 * shown / shown.max(initial=1)
-    axis.scatter(clients, classes, areas, color=_INITIAL, alpha=0.6, linewidths=0)
-
-
-def _name_partition(axis: matplotlib.axes.Axes, task: Task, counts: np.ndarray) -> None:
-    """Labels the axes of a partition, with names where they are few and known."""
-    num_clients, num_classes = counts.shape
-    total = len(task.train_client_ids)
-    which = f", the first {num_clients} of {total}" if total > num_clients else ""
-    axis.set_xlabel(f"training client{which}")
-    axis.set_ylabel("class")
-    for ticks in (axis.xaxis, axis.yaxis):
-        ticks.set_major_locator(matplotlib.ticker.MaxNLocator(12, integer=True))
-    if num_clients <= _MAX_CLIENTS_NAMED:
-        _name_ticks(axis, [shortened(name) for name in task.train_client_ids])
-    names = (task.encoding or {}).get("classes", ())[:num_classes]
-    if names and num_classes <= _MAX_CLASSES_NAMED:
-        axis.set_yticks(range(num_classes), [shortened(str(name)) for name in names])
 
 
 def draw_all(
@@ -451,7 +341,7 @@ def draw_all(
         tested, seen = evaluated_and_seen(task, tested)
         _draw_clients(seen, f"{title}, training clients", directory, "_seen")
     if task is not None and task.train_labels is not None:
-        plot_partition(task, title, directory / "partition.png")
+        partition_plot.plot_partition(task, title, directory / "partition.png")
     if rows:
         plot_learning_curves(rows, title, directory / "learning_curves.png")
     if any("eval/client_accuracy_mean" in row for row in rows):

@@ -12,7 +12,7 @@ _NUM_STEPS = 3
 
 
 def measure(model: tff.learning.models.FunctionalModel, batch: Examples) -> float:
-    """Returns the seconds that the gradient of the loss on a batch takes, at best.
+    """Returns the least of a few times, seconds, of the gradient of the loss on a batch.
 
     Args:
       model: The model.

@@ -37,7 +37,10 @@ class _KerasModel(tf_keras.Model):
         )
 
     def get_config(self) -> NoReturn:
-        """Refuses formats that describe layers, which it does not have."""
+        """Refuses formats that describe layers, which it does not have.
+
+        Keras saves SavedModels of models whose `get_config` raises this error.
+        """
         raise NotImplementedError(
             "This model is a function, not layers that a .keras file could describe: save "
             "it as a SavedModel, model.save('folder'), or its weights, "

@@ -255,7 +255,7 @@ def _row(
 
 
 def _with_own_defaults(rows: Mapping[Row, _Settings]) -> Iterator[Row]:
-    """Yields rows with those of their algorithms' own defaults that others lack."""
+    """Yields rows with their algorithms' own defaults that differ in other rows."""
     for row, settings in rows.items():
         others = [each for each in rows.values() if each.task == settings.task]
         own = [
