@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 import tff_algos  # noqa: F401  (makes TFF importable)
 from tasks import (
     adult,
@@ -20,6 +22,7 @@ from tasks.own_data import from_arrays, from_client_data, from_data_frame
 from tasks.own_task import FORMATS
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
+from tff_algos.hyperparameters import UnusableHyperparameterError
 
 __all__ = [
     "FORMATS",
@@ -75,16 +78,22 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
 
 
 def load_task(
-    name: str, options: Any = None, data_options: DataOptions | None = None
+    name: str,
+    options: Any = None,
+    data_options: DataOptions | None = None,
+    **settings: Any,
 ) -> Task:
     """Returns the task of a `--task` name.
 
     Args:
-      name: A key of `TASKS`.
+      name: A key of `TASKS`, or a form of own data and its path, as in `csv:FILE`.
       options: An instance of the task's options class; None for its defaults.
       data_options: Real data or the stand-in; None for the defaults.
+      **settings: Fields of either, by the names of their flags, in place of those of
+        `options` and `data_options`: `load_task("emnist", only_digits=True, data="tff")`.
 
     Raises:
+      HyperparameterError: If a setting is invalid, or not one of the task's.
       TaskError: If the name is unknown or the task cannot be created as requested.
     """
     entry = get(name)
@@ -95,4 +104,17 @@ def load_task(
             f"--task={name} takes {entry.options.__name__}, found "
             f"{type(options).__name__}."
         )
-    return entry.load(options, data_options or DataOptions())
+    data_options = data_options or DataOptions()
+    of_data = {key: settings.pop(key) for key in _names(DataOptions) & settings.keys()}
+    for key in settings.keys() - _names(entry.options):
+        choices = ", ".join(sorted(_names(entry.options) | _names(DataOptions)))
+        raise UnusableHyperparameterError(
+            key, settings[key], f"with --task={name}, which has {choices}"
+        )
+    return entry.load(
+        attrs.evolve(options, **settings), attrs.evolve(data_options, **of_data)
+    )
+
+
+def _names(options_class: type) -> set[str]:
+    return {field.name for field in attrs.fields(options_class)}

@@ -344,6 +344,7 @@ def test_a_pooled_stage_trains_on_the_pooled_examples(tmp_path):
     rows = read_rows(tmp_path / "metrics.csv")
     assert [row["train/num_examples"] for row in rows] == [80] * 3
     assert rows[-1]["train/loss"] < rows[0]["train/loss"]
+    assert "bytes_down" not in rows[-1], "nothing is sent where all examples are"
 
 
 def test_personalization_can_be_left_out(stages, tmp_path):

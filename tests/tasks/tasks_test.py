@@ -1,5 +1,6 @@
 """The catalog of tasks: names, options, what loading does and does not."""
 
+import numpy as np
 import pytest
 
 import tasks
@@ -17,6 +18,37 @@ def test_unknown_name_names_the_nearest_and_all():
 def test_options_of_another_task_are_refused():
     with pytest.raises(TaskError, match="takes EmnistOptions, found Shakespeare"):
         tasks.load_task("emnist", shakespeare.ShakespeareOptions())
+
+
+def test_settings_are_fields_of_the_task_and_of_the_data():
+    asked = emnist.EmnistOptions(model="2nn")
+    task = tasks.load_task("emnist", asked, only_digits=True, data="generated", seed=3)
+    same = tasks.load_task(
+        "emnist",
+        emnist.EmnistOptions(model="2nn", only_digits=True),
+        DataOptions(data="generated", seed=3),
+    )
+    assert task.dataset_name == same.dataset_name == "emnist_generated"
+    ours, theirs = task.model.initial_weights[0], same.model.initial_weights[0]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert ours[-1].shape == (10,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"models": "cnn"},
+            "models='cnn' cannot be used with --task=emnist, which .*mod",
+        ),
+        ({"model": "cnm"}, "model='cnm' is not valid: expected"),
+        ({"data": "real"}, "data='real' is not valid: expected"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(settings, message):
+    with pytest.raises(HyperparameterError, match=message):
+        tasks.load_task("emnist", **settings)
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)

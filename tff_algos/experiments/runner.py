@@ -265,7 +265,9 @@ class _Training:
         self.rounds_done = round_num
         row = {"stage": stage.name, SECONDS: round(seconds, 4)}
         sent = meter.total
-        if sent != execution.Communication():
+        # Pooled examples are in one place: handing them the model is no communication.
+        is_pooled = stage.clients_per_round is None
+        if sent != execution.Communication() and not is_pooled:
             row |= {BYTES_DOWN: sent.bytes_down, BYTES_UP: sent.bytes_up}
         if traffic is not None:
             traffic = execution.total_traffic() - traffic
