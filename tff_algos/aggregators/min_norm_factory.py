@@ -6,8 +6,10 @@ Desideri, 2012.
 """
 
 import collections
+from collections.abc import Callable
 from typing import Annotated
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -32,6 +34,7 @@ from tff_algos.hyperparameters import (
 )
 
 _named = collections.OrderedDict
+_GRAM_TYPE = tff.TensorType(np.float64, [None, None])
 
 
 class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
@@ -210,14 +213,22 @@ def _measurements(
     return _named(num_non_finite_clients=count, **chosen.measurements)
 
 
-def _build_blockwise_combination(
-    rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type, num_blocks: int
-) -> tff.Computation:
-    """Builds `_build_combination`'s computation for one block of columns at a time.
+@attrs.frozen
+class _Blocks:
+    """A value as rows of equal width, filled up with zeros.
 
-    A client looks up its coefficient by the fingerprint of its update, so it needs no
-    index; clients with equal updates share their coefficients equally.
+    Attributes:
+      type: The type of the rows, float32 or float64 [number of blocks, width].
+      split: The computation from a value to its blocks.
+      join: The computation from blocks to the value.
     """
+
+    type: tff.TensorType
+    split: tff.Computation
+    join: tff.Computation
+
+
+def _build_blocks(value_type: tff.Type, num_blocks: int) -> _Blocks:
     specs = tff.types.type_to_tf_tensor_specs(value_type)
     leaves = tf.nest.flatten(specs)
     sizes = [spec.shape.num_elements() for spec in leaves]
@@ -227,13 +238,13 @@ def _build_blockwise_combination(
     blocks_type = tff.TensorType(dtype.as_numpy_dtype, [num_blocks, width])
 
     @tff.tensorflow.computation(value_type)
-    def to_blocks(value):
+    def split(value):
         parts = [tf.reshape(tf.cast(t, dtype), [-1]) for t in tf.nest.flatten(value)]
         flat = tf.concat([*parts, tf.zeros([padding], dtype)], axis=0)
         return tf.reshape(flat, [num_blocks, width])
 
     @tff.tensorflow.computation(blocks_type)
-    def from_blocks(blocks):
+    def join(blocks):
         *parts, _ = tf.split(tf.reshape(blocks, [-1]), [*sizes, padding])
         tensors = [
             tf.cast(tf.reshape(part, spec.shape), spec.dtype)
@@ -241,25 +252,27 @@ def _build_blockwise_combination(
         ]
         return tf.nest.pack_sequence_as(specs, tensors)
 
-    @tff.tensorflow.computation(blocks_type)
-    def fingerprint(blocks):
-        content = tf.reshape(tf.bitcast(blocks, tf.uint8), [1, -1])
-        code = tf.raw_ops.Fingerprint(data=content, method="farmhash64")
-        return tf.bitcast(code, tf.int64)[0]
+    return _Blocks(blocks_type, split, join)
+
+
+def _build_gram_by_block(
+    blocks_type: tff.TensorType,
+) -> Callable[[tff.Value], tff.Value]:
+    """Returns, for federated computations, a function from blocks to the Gram matrix.
+
+    It maps {blocks}@CLIENTS to float64[S, S]@SERVER, and gathers one block at a time.
+    """
+    num_blocks, width = blocks_type.shape
+    gather = build_gather_computation(tff.TensorType(blocks_type.dtype, [width]))
+    rows_type = gather.type_signature.result.member
+
+    @tff.tensorflow.computation
+    def first_index():
+        return tf.constant(0)
 
     @tff.tensorflow.computation(blocks_type, np.int32)
     def cut(blocks, index):
         return tf.gather(blocks, index)
-
-    exclude = build_exclude_computation(value_type, weight_type)
-    gather_labels = build_gather_computation(
-        tff.to_type(_named(weight=weight_type, fingerprint=np.int64, excluded=np.int32))
-    )
-    gather_block = build_gather_computation(
-        tff.TensorType(dtype.as_numpy_dtype, [width])
-    )
-    rows_type = gather_block.type_signature.result.member
-    gram_type = tff.TensorType(np.float64, [None, None])
 
     # Returning the next index with a block's products makes blocks arrive one by one.
     @tff.tensorflow.computation(rows_type, np.int32)
@@ -267,32 +280,63 @@ def _build_blockwise_combination(
     def first_gram(rows, index):
         return quick_gram_matrix(rows), index + 1
 
-    @tff.tensorflow.computation(rows_type, np.int32, gram_type)
+    @tff.tensorflow.computation(rows_type, np.int32, _GRAM_TYPE)
     @tf.function
     def add_gram(rows, index, gram):
         return gram + quick_gram_matrix(rows), index + 1
 
-    @tff.tensorflow.computation
-    def first_index():
-        return tf.constant(0)
+    def gram_of(blocks):
+        index = tff.federated_eval(first_index, tff.SERVER)
+        gram = None
+        for _ in range(num_blocks):
+            block = tff.federated_map(cut, (blocks, tff.federated_broadcast(index)))
+            rows = gather(block)
+            if gram is None:
+                gram, index = tff.federated_map(first_gram, (rows, index))
+            else:
+                gram, index = tff.federated_map(add_gram, (rows, index, gram))
+        return gram
 
+    return gram_of
+
+
+def _build_blockwise_combination(
+    rule: MinNormRule, value_type: tff.Type, weight_type: tff.Type, num_blocks: int
+) -> tff.Computation:
+    """Builds `_build_combination`'s computation for one block of columns at a time.
+
+    A client looks up its coefficient by the fingerprint of its update, so it needs no
+    index; clients with equal updates share their coefficients equally.
+    """
+    exclude = build_exclude_computation(value_type, weight_type)
+    gather_labels = build_gather_computation(
+        tff.to_type(_named(weight=weight_type, fingerprint=np.int64, excluded=np.int32))
+    )
     labels_type = gather_labels.type_signature.result.member
+    as_blocks = _build_blocks(value_type, num_blocks)
+    gram_of = _build_gram_by_block(as_blocks.type)
 
-    @tff.tensorflow.computation(gram_type, labels_type)
+    @tff.tensorflow.computation(as_blocks.type)
+    def fingerprint(blocks):
+        content = tf.reshape(tf.bitcast(blocks, tf.uint8), [1, -1])
+        code = tf.raw_ops.Fingerprint(data=content, method="farmhash64")
+        return tf.bitcast(code, tf.int64)[0]
+
+    @tff.tensorflow.computation(_GRAM_TYPE, labels_type)
     @tf.function
     def choose(gram, labels):
         chosen = rule.weights(gram, labels["weight"])
         return chosen.coefficients, _measurements(labels["excluded"], chosen)
 
     @tff.tensorflow.computation(
-        blocks_type, np.int64, tff.TensorType(np.float64, [None]), labels_type
+        as_blocks.type, np.int64, tff.TensorType(np.float64, [None]), labels_type
     )
     @tf.function
     def own_part(blocks, own_fingerprint, coefficients, labels):
         mine = tf.cast(tf.equal(labels["fingerprint"], own_fingerprint), tf.float64)
         # Without a match this is 0 / 0 = NaN, and the round is rejected.
         coefficient = tf.reduce_sum(mine * coefficients) / tf.reduce_sum(mine)
-        return blocks * tf.cast(coefficient, dtype)
+        return blocks * tf.cast(coefficient, blocks.dtype)
 
     @tff.federated_computation(
         tff.FederatedType(value_type, tff.CLIENTS),
@@ -300,24 +344,16 @@ def _build_blockwise_combination(
     )
     def combine_in_turns(value, weight):
         value, weight, excluded = tff.federated_map(exclude, (value, weight))
-        blocks = tff.federated_map(to_blocks, value)
+        blocks = tff.federated_map(as_blocks.split, value)
         label = tff.federated_map(fingerprint, blocks)
         labels = gather_labels(
             tff.federated_zip(
                 _named(weight=weight, fingerprint=label, excluded=excluded)
             )
         )
-        index = tff.federated_eval(first_index, tff.SERVER)
-        gram = None
-        for _ in range(num_blocks):
-            rows = gather_block(
-                tff.federated_map(cut, (blocks, tff.federated_broadcast(index)))
-            )
-            if gram is None:
-                gram, index = tff.federated_map(first_gram, (rows, index))
-            else:
-                gram, index = tff.federated_map(add_gram, (rows, index, gram))
-        coefficients, measurements = tff.federated_map(choose, (gram, labels))
+        coefficients, measurements = tff.federated_map(
+            choose, (gram_of(blocks), labels)
+        )
         parts = tff.federated_map(
             own_part,
             (
@@ -328,6 +364,6 @@ def _build_blockwise_combination(
             ),
         )
         total = tff.federated_sum(parts)
-        return tff.federated_map(from_blocks, total), measurements
+        return tff.federated_map(as_blocks.join, total), measurements
 
     return combine_in_turns
