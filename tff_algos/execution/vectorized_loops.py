@@ -4,7 +4,8 @@
 adds a branch to each iteration and an array for each variable. Recurrent layers run the
 same number of iterations for all clients, so their loops need neither. It also forgets
 the shape of a list's elements if any dimension is unknown, as the batch size of Keras'
-layers is, and knows no zeros of lists.
+layers is, and knows no zeros of lists. And where there is one client, it takes the
+clients' axis for one of those that `tf.squeeze` without axes removes.
 """
 
 import contextlib
@@ -170,7 +171,18 @@ def _convert_element_shape(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     return pfor.wrap(shape, False)
 
 
+def _convert_squeeze(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
+    """Converts the removal of axes: of those of one client, if none are named."""
+    if pfor_input.get_attr("squeeze_dims"):
+        return pfor._convert_squeeze(pfor_input)
+    tensor = pfor_input.stacked_input(0)
+    sizes = tf.shape(tensor)
+    kept = tf.boolean_mask(sizes[1:], sizes[1:] != 1)
+    return pfor.wrap(tf.reshape(tensor, tf.concat([sizes[:1], kept], axis=0)))
+
+
 _CONVERTERS = {
+    "Squeeze": _convert_squeeze,
     "TensorListElementShape": _convert_element_shape,
     **dict.fromkeys(graph_contents.LOOPS, _convert_loop),
     "ZerosLike": _convert_zeros_like,
