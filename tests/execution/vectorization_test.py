@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing.plane_processes import client_pass_of, process
-from tff_algos.execution import compilation, plan, vectorization
+from tff_algos.execution import InProcessContext, compilation, plan, vectorization
 
 
 def test_the_weights_of_the_sum_of_reductions_is_the_number_of_clients():
@@ -59,3 +59,73 @@ def _aggregate_of(accumulate):
 )
 def test_only_a_plain_sum_counts_as_a_sum(accumulate, expected):
     assert vectorization.is_sum(_aggregate_of(accumulate)) is expected
+
+
+_SEQUENCE = tff.SequenceType(tff.TensorType(np.float32, (None, 2)))
+
+
+def _at_clients(function):
+    work = tff.tensorflow.computation(tf.function(function), _SEQUENCE)
+
+    @tff.federated_computation(tff.FederatedType(_SEQUENCE, tff.CLIENTS))
+    def at_clients(data):
+        return tff.federated_map(work, data)
+
+    return at_clients
+
+
+def _sum_from(data, start):
+    """The sum of the examples, if `start` is the same before and after the steps."""
+    return data.reduce(start, lambda total, x: total + tf.reduce_sum(x, 0)) - start
+
+
+def _noise_in_a_loop(data):
+    noise = tf.map_fn(
+        lambda _: tf.random.normal([]), tf.range(2), fn_output_signature=tf.float32
+    )
+    return _sum_from(data, noise), noise
+
+
+def _noise_in_a_branch(data):
+    is_noisy = tf.equal(data.reduce(0, lambda n, _: n + 1), 2)
+    noise = tf.cond(is_noisy, lambda: tf.random.normal([2]), lambda: tf.zeros([2]))
+    return _sum_from(data, noise), noise
+
+
+def _a_random_number_of_batches(data):
+    number = tf.random.uniform([], 0, 3, tf.int64)
+    taken = data.take(number).reduce(tf.constant(0, tf.int64), lambda n, _: n + 1)
+    return tf.cast(tf.stack([taken - number] * 2), tf.float32), number
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (_noise_in_a_loop, [4.0, 4.0]),
+        (_noise_in_a_branch, [4.0, 4.0]),
+        (_a_random_number_of_batches, [0.0, 0.0]),
+    ],
+)
+def test_a_clients_random_numbers_are_the_same_before_and_after_its_steps(
+    function, expected
+):
+    data = [tf.data.Dataset.from_tensor_slices(np.ones([4, 2], np.float32)).batch(2)]
+    context = InProcessContext(batch_clients=True)
+    with tff.framework.get_context_stack().install(context):
+        found = _at_clients(function)(data * 12)
+    for difference, _ in found:
+        np.testing.assert_allclose(difference, expected, atol=1e-5)
+    assert len({str(drawn) for _, drawn in found}) > 1
+
+
+@pytest.mark.parametrize(
+    "function", [_noise_in_a_loop, _noise_in_a_branch, _a_random_number_of_batches]
+)
+def test_random_numbers_outside_of_a_step_are_no_work_of_many_clients(function):
+    (client_pass,) = [
+        step
+        for step in compilation.compile_to_plan(_at_clients(function)).steps
+        if isinstance(step, plan.ClientPass)
+    ]
+    with pytest.raises(vectorization.NotVectorizableError, match="outside of a step"):
+        vectorization.vectorize(client_pass.fragment)

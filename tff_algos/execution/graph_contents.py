@@ -86,6 +86,14 @@ def callees_first(library: function_pb2.FunctionDefLibrary) -> list[str]:
     return list(graphlib.TopologicalSorter(calls).static_order())
 
 
+def ops_of(
+    node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]
+) -> set[str]:
+    """Returns a node's op and those of all functions that it calls."""
+    called = called_functions(node)
+    return {node.op}.union(*(reached_ops(name, functions) for name in called))
+
+
 def reached_ops(
     name: str, functions: Mapping[str, function_pb2.FunctionDef]
 ) -> set[str]:

@@ -243,12 +243,7 @@ def without_unused(graph_def: GraphDef, outputs: Iterable[str]) -> GraphDef:
 def _has_effects(
     node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]
 ) -> bool:
-    ops = {node.op}.union(
-        *(
-            graph_contents.reached_ops(f, functions)
-            for f in graph_contents.called_functions(node)
-        )
-    )
+    ops = graph_contents.ops_of(node, functions)
     definitions = [
         graph_contents.op_definition(op)
         for op in ops - graph_contents.CALLS - RANDOM_OPS - {"Placeholder"}

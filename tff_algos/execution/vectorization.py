@@ -202,7 +202,7 @@ class _Cutter:
         for node in reduced:
             if node.name in on_data:
                 raise NotVectorizableError("a dataset depends on a reduction's result")
-        self._check_pure(reduced, on_data)
+        self._check_pure(reduced, on_data - self._needed_beside_data())
         earlier: list[str] = []
         reductions = []
         for node in reduced:
@@ -241,14 +241,27 @@ class _Cutter:
             if node.op == "ReduceDataset" and node.name in self._needed
         ]
 
-    def _check_pure(self, reduced: Sequence[NodeDef], on_data: set[str]) -> None:
+    def _needed_beside_data(self) -> set[str]:
+        """Returns the nodes that other parts need than the one that makes datasets."""
+        beside = {}
+        for name, node in self._nodes.items():
+            beside[name] = copy = NodeDef()
+            copy.CopyFrom(node)
+            if node.op == "ReduceDataset":
+                del copy.input[0]
+        return graph_contents.ancestors(
+            beside, map(graph_contents.node_name, self._work.outputs)
+        )
+
+    def _check_pure(self, reduced: Sequence[NodeDef], only_data: set[str]) -> None:
         # All nodes, not only those that outputs depend on: effects may be reachable
         # only by control edges, which are removed.
-        names = self._nodes.keys() - on_data - {node.name for node in reduced}
+        names = self._nodes.keys() - only_data - {node.name for node in reduced}
         nodes = [self._nodes[name] for name in names]
         for node in nodes:
-            if node.op in RANDOM_OPS:
-                raise NotVectorizableError(f"{node.op} outside of a step")
+            # Several parts may compute it, each with other numbers.
+            for op in sorted(graph_contents.ops_of(node, self._functions) & RANDOM_OPS):
+                raise NotVectorizableError(f"{op} outside of a step")
         _check_pure(nodes, self._functions)
 
     def _input_position(self, tensor: str) -> int | None:
