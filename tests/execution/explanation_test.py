@@ -76,6 +76,23 @@ def test_explain_runs_the_computation_and_prints_its_description(capsys):
             assert shown.startswith(f"call {call}: ")
 
 
+def test_explain_describes_what_a_function_calls(capsys):
+    increased = tff.tensorflow.computation(lambda x: x + 1)  # Of any type.
+    doubled = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+    found = []
+    with execution.in_process_context() as context:
+        execution.explain(increased, 3.0)
+        assert capsys.readouterr().out.startswith("call 1: ")
+        execution.explain(lambda x: found.append(doubled(doubled(increased(x)))), 3.0)
+        first, second = capsys.readouterr().out.split("\n\n")
+        assert found == [16.0]
+        assert first.startswith("call 2: ")
+        assert second == context.describe(doubled) + "\n"
+        assert second.startswith("call 2: ")
+        with pytest.raises(TypeError, match="found <class 'dict'>, which ran none"):
+            execution.explain(dict)
+
+
 def test_explain_needs_the_context_and_describe_a_call():
     learning = process("linear", "sgd")
     with (

@@ -29,7 +29,7 @@ from tensorflow.python.util import _pywrap_util_port
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.computation import function_utils
 
-from tff_algos import cpus
+from tff_algos import cpus, messages
 from tff_algos.execution import (
     client_batches,
     client_passes,
@@ -235,6 +235,8 @@ def in_process_context(**kwargs: Any) -> Iterator[InProcessContext]:
 def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
     """Runs a computation once and prints what ran where, and how long it took.
 
+    A function that calls computations is explained by these, each by its last call.
+
     It shows every server stage and every pass over the clients: whether the pass was
     vectorized over clients, in chunks of how many, or why clients ran one by one. In
     the first call, tracing is included. With an `AsyncContext`, it waits for the result.
@@ -242,13 +244,14 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
         tff_algos.execution.explain(process.next, state, clients)
 
     Args:
-      computation: A `tff.Computation`.
+      computation: A `tff.Computation`, also one whose argument has no type yet, or a
+        function.
       *args: Its arguments.
       **kwargs: Its arguments by name.
 
     Raises:
       TypeError: If the current context is not an `InProcessContext`, or an `AsyncContext`
-        of one.
+        of one; or if no computation has run.
     """
     stack = tff.framework.get_context_stack()
     context = stack.current
@@ -261,9 +264,32 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
             f"Expected the in-process context, found {type(context).__name__}: call "
             "tff_algos.execution.set_in_process_context() first."
         )
-    with stack.install(context):
+    recorder = _Recorder(context)
+    with stack.install(recorder):
         computation(*args, **kwargs)
-    print(context.describe(computation))
+    if not recorder.invoked:
+        raise TypeError(
+            "Expected a tff.Computation, or a function that calls some, found "
+            f"{messages.shown(computation)}, which ran none."
+        )
+    print("\n\n".join(map(context.describe, dict.fromkeys(recorder.invoked))))
+
+
+class _Recorder(tff.framework.SyncContext):
+    """Another context that also keeps what was invoked.
+
+    Attributes:
+      invoked: The computations, in order.
+    """
+
+    def __init__(self, context: InProcessContext):
+        self._context = context
+        self.invoked: list[Any] = []
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation, as `InProcessContext.invoke` does."""
+        self.invoked.append(comp)
+        return self._context.invoke(comp, arg)
 
 
 def _transform_argument(arg: Any) -> Any:
