@@ -232,3 +232,24 @@ def test_states_without_elements_do_not_keep_uneven_clients_apart(capsys):
         execution.explain(learning.next, state, cohort)
     assert "one by one" not in capsys.readouterr().out
     assert_close(found, expected)
+
+
+def test_clients_may_be_counted_by_what_they_send_without_a_value():
+    nothing = tff.tensorflow.computation(lambda x: (), np.float32)
+    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+    counted = tff.StructType([(None, np.int32), (None, nothing.type_signature.result)])
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def count(values):
+        number = tff.federated_aggregate(
+            tff.federated_map(nothing, values),
+            0,
+            tff.tensorflow.computation(lambda both: both[0] + 1, counted),
+            tff.tensorflow.computation(lambda a, b: a + b, (np.int32, np.int32)),
+            tff.tensorflow.computation(lambda a: a, np.int32),
+        )
+        return number, tff.federated_sum(tff.federated_map(double, values))
+
+    with execution.in_process_context(batch_clients=True) as context:
+        assert count([1.0, 2.0, 3.0, 4.0]) == (4, 20.0)
+        assert "one by one: an aggregate of nothing" in context.describe(count)

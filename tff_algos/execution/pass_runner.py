@@ -204,6 +204,8 @@ def _vectorize(client_pass: ClientPass, resources: Resources) -> _Vectorization:
         return _Vectorization(None, "batch_clients is False")
     if not client_pass.fragment.nodes:
         return _Vectorization(None, "there is only the aggregation")
+    if any(each.zeros and not each.num_values for each in client_pass.aggregates):
+        return _Vectorization(None, "an aggregate of nothing, which counts clients")
     try:
         work = vectorization.vectorize(client_pass.fragment)
     except vectorization.NotVectorizableError as error:
