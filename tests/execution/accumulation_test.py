@@ -201,6 +201,32 @@ def test_rows_stay_on_a_gpu_only_if_it_updates_them_in_place(dtype, on_gpu):
     assert accumulation._device_of_rows(value) == "/device:CPU:0"
 
 
+@pytest.mark.parametrize("batch_clients", [False, True])
+@pytest.mark.parametrize("sizes", [[3, 3, 1, 3], [1, 3, 3, 3], [1, 1, 1, 1]])
+def test_a_row_of_another_shape_is_no_row_of_repeated_elements(batch_clients, sizes):
+    value = tff.TensorType(np.float32, [None])
+    aggregate = aggregation(
+        tff.tensorflow.computation(lambda: tf.zeros([0, 3])),
+        lambda rows, row: tf.concat([rows, tf.expand_dims(row, 0)], 0),
+        tff.TensorType(np.float32, [None, 3]),
+        value,
+    )
+    doubled = tff.tensorflow.computation(lambda x: 2 * x, value)
+
+    @tff.federated_computation(tff.FederatedType(value, tff.CLIENTS))
+    def gather(values):
+        return aggregate(tff.federated_map(doubled, values))
+
+    with execution.in_process_context(batch_clients=batch_clients):
+        rows = gather([np.full([3], n, np.float32) for n in range(4)])
+        np.testing.assert_array_equal(rows, [[2 * n] * 3 for n in range(4)])
+        with pytest.raises(
+            execution.ClientError, match=r"of 4: Expected a row of shape \(3,\), found"
+        ) as raised:
+            gather([np.ones([size], np.float32) for size in sizes])
+        assert raised.value.position == sizes.index(1)
+
+
 def test_rows_for_which_there_is_no_memory_are_asked_for_only_once(monkeypatch):
     attempts = []
 

@@ -104,8 +104,19 @@ class _Rows:
                     raise
 
     def write(self, position: int, value: tf.Tensor, stacked: bool) -> None:
-        """Writes the value at `position` or, if stacked, the values from there on."""
-        self._allocate(value, value.shape[1:] if stacked else value.shape)
+        """Writes the value at `position` or, if stacked, the values from there on.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If it has not the shape of a row.
+        """
+        row_shape = value.shape[1:] if stacked else value.shape
+        if row_shape != self._before.shape[1:]:  # NumPy would repeat a single element.
+            raise tf.errors.InvalidArgumentError(
+                None,
+                None,
+                f"Expected a row of shape {self._before.shape[1:]}, found {row_shape}.",
+            )
+        self._allocate(value, row_shape)
         if self._array is None:
             rows = value if stacked else tf.expand_dims(value, 0)
             places = tf.range(position, position + rows.shape[0])

@@ -192,7 +192,12 @@ class StreamingPass:
         )
 
         def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence, int]:
-            rest = running.collect(outputs.values, unit.start, stacked=False)
+            try:
+                rest = running.collect(outputs.values, unit.start, stacked=False)
+            except tf.errors.InvalidArgumentError as error:
+                raise ClientError(
+                    unit.start, inputs.num_clients, cause(error)
+                ) from error
             return rest, outputs.kept, self._sent.num_bytes(outputs.values, len(unit))
 
         bytes_up = 0
