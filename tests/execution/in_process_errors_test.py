@@ -62,6 +62,30 @@ def test_a_client_that_fails_outside_of_its_data_is_named():
         assert total([[1.0], [4.0, 1.0]]) == [1.0, 1.25]
 
 
+def test_a_python_function_that_is_no_longer_there_is_told_and_one_that_is_runs():
+    def call(x):
+        tripled = tf.numpy_function(lambda x: np.float32(3 * x), [x], tf.float32)
+        return tf.ensure_shape(tripled, [])
+
+    def at_clients(function):
+        work = tff.tensorflow.computation(function, np.float32)
+
+        @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+        def computation(values):
+            return tff.federated_map(work, values)
+
+        return computation
+
+    kept = tf.function(call, input_signature=[tf.TensorSpec([], tf.float32)])
+    kept.get_concrete_function()
+    with execution.in_process_context():
+        assert at_clients(kept)([1.0, 2.0]) == [3.0, 6.0]
+        with pytest.raises(
+            execution.ClientError, match=r"^Client 0 of 2: the Python function of a "
+        ):
+            at_clients(call)([1.0, 2.0])
+
+
 def test_what_fails_at_the_server_is_tensorflows_error_without_its_place():
     @tff.tensorflow.computation(np.float32)
     def positive(x):

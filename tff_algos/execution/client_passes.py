@@ -32,6 +32,13 @@ _T = TypeVar("_T")
 
 Tensors = Sequence[tf.Tensor]
 
+# TensorFlow frees it with the graph, and TFF keeps only the graph's text.
+_FREED_FUNCTION = (
+    "the Python function of a tf.py_function or tf.numpy_function is no longer there. "
+    "Call it in a tf.function with an input_signature, get its concrete function, and "
+    "keep that as long as the computation."
+)
+
 
 class ClientError(RuntimeError):
     """A client's computation failed.
@@ -51,7 +58,8 @@ def cause(error: tf.errors.OpError) -> str:
     """Returns an op's own message, without its location and Python's traceback."""
     own = error.message.rpartition("<stack traces unavailable>\n")[2]
     own = own.partition("\n\t [[")[0].partition("\nTraceback (most recent call last")[0]
-    return re.sub(r"^\{\{function_node [^}]*\}\} ", "", own.strip())
+    own = re.sub(r"^\{\{function_node [^}]*\}\} | \[Op:\w+\] name: ?$", "", own.strip())
+    return _FREED_FUNCTION if re.search("find callback with key=pyfunc", own) else own
 
 
 @attrs.frozen(eq=False)
