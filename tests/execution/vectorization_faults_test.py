@@ -77,8 +77,8 @@ _WRONG = {
     ),
     "a roll along a negative axis": (lambda x: tf.roll(x, 1, -1), _INTEGERS),
     "a formatted tensor": (lambda x: tf.strings.format("{}", x), _INTEGERS),
-    "computed segments, some negative": (
-        lambda x: tf.math.unsorted_segment_sum(tf.ones([3]), x - 1, 2),
+    "rows of segments": (
+        lambda x: tf.sparse.segment_sum(tf.stack([x, 2 * x, 3 * x]), x, [0, 0, 1]),
         _INTEGERS,
     ),
     "a list's elements at some places": (
@@ -99,6 +99,10 @@ _REFUSED = {
     ),
 }
 _RIGHT = {
+    "computed segments, some negative": (
+        lambda x: tf.math.unsorted_segment_sum(tf.ones([3]), x - 1, 2),
+        _INTEGERS,
+    ),
     "zeros to pad with": (lambda x: tf.pad(x, [[1, 1]]), _INTEGERS),
     "a mirrored pad": (lambda x: tf.pad(x, [[1, 1]], "SYMMETRIC"), _INTEGERS),
     "gradient of an embedding": (lambda x: _embedding_gradient(x), _INTEGERS),
@@ -174,12 +178,28 @@ def test_parsed_examples_keep_each_clients_length():
     assert found == [1.0, 1.5, 2.0, 2.5]
 
 
-def test_a_segment_out_of_range_is_an_error_and_not_the_next_clients():
-    computation = _mapped(
-        lambda ids: tf.math.unsorted_segment_sum(tf.ones([3]), ids, 2), _INTEGERS
-    )
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda ids: tf.math.unsorted_segment_sum(tf.ones([3]), ids, 2),
+            r"segment_ids\[2\] = 2 is out of range",
+        ),
+        (
+            # Of more rows than there are segments.
+            lambda ids: tf.math.unsorted_segment_sum(
+                tf.gather(tf.ones([5]), ids), ids, 2
+            ),
+            r"segment_ids\[2\] = 2 is out of range",
+        ),
+        (
+            lambda ids: tf.sparse.segment_sum(tf.stack([ids, ids]), ids, [0, 0, 1]),
+            r"Bad: indices\[2\] == 2 out of range",
+        ),
+    ],
+)
+def test_what_is_out_of_range_is_an_error_and_not_the_next_clients(function, message):
+    computation = _mapped(function, _INTEGERS)
     clients = [np.array(ids, np.int32) for ids in ([0, 1, 2], *[[0, 0, 0]] * 3)]
-    with pytest.raises(
-        ClientError, match=r"^Client 0 of 4: segment_ids\[2\] = 2 is out"
-    ):
+    with pytest.raises(ClientError, match=f"^Client 0 of 4: {message}"):
         _by_client(computation, clients, batch_clients=None)

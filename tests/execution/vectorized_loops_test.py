@@ -122,17 +122,6 @@ def test_gradients_of_lists_with_an_unknown_dimension():
     assert_same_as_alone(leaf, x)
 
 
-@pytest.mark.parametrize("num_clients", [1, 3])
-def test_axes_of_one_element_are_removed_but_not_the_clients(num_clients):
-    def mean(x):
-        kept = tf.squeeze(x)
-        return [tf.reduce_mean(kept), kept, tf.squeeze(x, [1])]
-
-    leaf = leaf_of(mean, tf.TensorSpec([None, 1], tf.float32))
-    x = tf.random.stateless_uniform([num_clients, 4, 1], [1, 2])
-    assert_same_as_alone(leaf, x)
-
-
 def test_tensorflows_own_conversions_are_back_afterwards():
     registry = pfor._pfor_converter_registry
     before = dict(registry), pfor._stack_tensor_list_shape

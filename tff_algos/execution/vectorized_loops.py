@@ -4,8 +4,7 @@
 adds a branch to each iteration and an array for each variable. Recurrent layers run the
 same number of iterations for all clients, so their loops need neither. It also forgets
 the shape of a list's elements if any dimension is unknown, as the batch size of Keras'
-layers is, and knows no zeros of lists. And where there is one client, it takes the
-clients' axis for one of those that `tf.squeeze` without axes removes.
+layers is, and knows no zeros of lists.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.parallel_for import pfor
 
-from tff_algos.execution import graph_contents
+from tff_algos.execution import graph_contents, vectorized_ops
 
 _REGISTRY_LOCK = threading.RLock()
 _ELEMENT_SHAPE_OF_ALL = pfor._stack_tensor_list_shape
@@ -24,7 +23,7 @@ _ELEMENT_SHAPE_OF_ALL = pfor._stack_tensor_list_shape
 
 @contextlib.contextmanager
 def converted() -> Iterator[None]:
-    """Makes `tf.vectorized_map` convert loops and lists as this module does."""
+    """Makes `tf.vectorized_map` convert as this module and `vectorized_ops` do."""
     registry = pfor._pfor_converter_registry
     with _REGISTRY_LOCK:
         converters = {op: registry[op] for op in _CONVERTERS}
@@ -171,18 +170,8 @@ def _convert_element_shape(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     return pfor.wrap(shape, False)
 
 
-def _convert_squeeze(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
-    """Converts the removal of axes: of those of one client, if none are named."""
-    if pfor_input.get_attr("squeeze_dims"):
-        return pfor._convert_squeeze(pfor_input)
-    tensor = pfor_input.stacked_input(0)
-    sizes = tf.shape(tensor)
-    kept = tf.boolean_mask(sizes[1:], sizes[1:] != 1)
-    return pfor.wrap(tf.reshape(tensor, tf.concat([sizes[:1], kept], axis=0)))
-
-
 _CONVERTERS = {
-    "Squeeze": _convert_squeeze,
+    **vectorized_ops.CONVERTERS,
     "TensorListElementShape": _convert_element_shape,
     **dict.fromkeys(graph_contents.LOOPS, _convert_loop),
     "ZerosLike": _convert_zeros_like,
