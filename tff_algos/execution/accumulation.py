@@ -107,7 +107,7 @@ class _Rows:
         """Writes the value at `position` or, if stacked, the values from there on.
 
         Raises:
-          tf.errors.InvalidArgumentError: If it has not the shape of a row.
+          tf.errors.InvalidArgumentError: If it does not have the shape of a row.
         """
         row_shape = value.shape[1:] if stacked else value.shape
         if row_shape != self._before.shape[1:]:  # NumPy would repeat a single element.

@@ -242,7 +242,7 @@ class _Cutter:
         ]
 
     def _needed_beside_data(self) -> set[str]:
-        """Returns the nodes that other parts need than the one that makes datasets."""
+        """Returns the nodes that the parts need that do not make datasets."""
         beside = {}
         for name, node in self._nodes.items():
             beside[name] = copy = NodeDef()
