@@ -106,10 +106,12 @@ def load_task(
         )
     data_options = data_options or DataOptions()
     of_data = {key: settings.pop(key) for key in _names(DataOptions) & settings.keys()}
-    for key in settings.keys() - _names(entry.options):
+    if unknown := sorted(settings.keys() - _names(entry.options)):
         choices = ", ".join(sorted(_names(entry.options) | _names(DataOptions)))
         raise UnusableHyperparameterError(
-            key, settings[key], f"with --task={name}, which has {choices}"
+            unknown[0],
+            settings[unknown[0]],
+            f"with --task={name}, which has {choices}",
         )
     return entry.load(
         attrs.evolve(options, **settings), attrs.evolve(data_options, **of_data)

@@ -6,7 +6,6 @@ import pytest
 from matplotlib.backends import backend_agg
 
 from tests.testing import tiny_task
-from tff_algos.experiments import figures as figures_lib
 from tff_algos.experiments import partition_plot, plots
 
 LABELS = {
@@ -23,16 +22,6 @@ def _task(labels, classes=None):
         train_client_ids=tuple(labels),
         train_labels=lambda client_id: np.array(labels[client_id], np.int32),
     )
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Figures instead of files, by name."""
-    found = {}
-    monkeypatch.setattr(
-        figures_lib, "save", lambda figure, path: found.update({path.name: figure})
-    )
-    return found
 
 
 def test_labels_are_counted_by_client_and_class():

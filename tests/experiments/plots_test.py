@@ -7,19 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.backends import backend_agg
 
-from tff_algos.experiments import figures as figures_lib
 from tff_algos.experiments import plots
 from tff_algos.experiments.evaluation import ClientResult
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Figures instead of files, by name."""
-    found = {}
-    monkeypatch.setattr(
-        figures_lib, "save", lambda figure, path: found.update({path.name: figure})
-    )
-    return found
 
 
 def test_a_round_without_a_loss_is_a_gap(figures, tmp_path):

@@ -276,7 +276,7 @@ def explain(computation: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class _Recorder(tff.framework.SyncContext):
-    """Another context that also keeps what was invoked.
+    """Runs computations in a context, and records which.
 
     Attributes:
       invoked: The computations, in order.

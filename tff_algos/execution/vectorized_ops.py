@@ -1,8 +1,8 @@
-"""Vectorized ops that `tf.vectorized_map` gets wrong for some values of a client.
+"""Conversions of ops that `tf.vectorized_map` gets wrong for some values of a client.
 
-Where there is one client, it takes the clients' axis for one of those that `tf.squeeze`
-without axes removes. And it numbers the segments of all clients consecutively, so that a
-client's id that is out of range would be the next client's.
+Where there is one client, TensorFlow takes the clients' axis for one of those that
+`tf.squeeze` without axes removes. And it numbers the segments of all clients
+consecutively, so that a client's id that is out of range would be the next client's.
 """
 
 import tensorflow as tf
@@ -36,7 +36,8 @@ def _convert_segments(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     total = clients[0] * count
     ones = tf.ones([tf.rank(ids) - 1], tf.int64)
     first = tf.reshape(count * tf.range(clients[0]), tf.concat([clients, ones], axis=0))
-    # TensorFlow ignores negative ids; others are an error, on a GPU they are ignored.
+    # TensorFlow ignores negative ids; ids that are too large are an error on a CPU, and
+    # ignored on a GPU.
     outside = tf.where(ids < 0, ids, total)
     own = tf.where((ids >= 0) & (ids < count), first + ids, outside)
     reduced = _SEGMENTS[pfor_input.op_type](pfor_input.stacked_input(0), own, total)
