@@ -81,7 +81,7 @@ WORKLOADS = {
         Workload("W3", "lstm", 10, 40, 4, learning_rate=0.5),
         Workload("W4", "dense", 1000, 20, 10),
         Workload("W5", "resnet", 10, 100, 20, learning_rate=0.005),
-        Workload("W6", "transformer", 10, 100, 10, learning_rate=0.02),
+        Workload("W6", "transformer", 10, 100, 10, learning_rate=0.001),
     )
 }
 
