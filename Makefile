@@ -10,8 +10,9 @@ RUN_FLAGS ?= --algo=personalized_fedavg --task=emnist
 # Tests of a module share what they build, so each module runs on one worker. No
 # reordering: it would run modules with few but long tests last, one after the other.
 TEST_PROCESSES ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
-# One module runs every algorithm on every task, so all tests are divided within modules.
-ALL_TEST_PROCESSES ?= --numprocesses=2 --dist=worksteal
+# One module runs every algorithm on every task, so slow tests are divided within modules.
+SLOW_TEST_PROCESSES ?= --numprocesses=2 --dist=worksteal
+PYTEST_FLAGS ?=
 
 BENCH_RUNTIMES_FLAGS ?= --quick
 BENCH_ADJOINT_FLAGS ?= --quick
@@ -21,6 +22,7 @@ GPU_CHECK_FLAGS ?=
 
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 VENV_PYTHON := $(VENV)/bin/python
+PYTEST = $(VENV_PYTHON) -m pytest -q $(PYTEST_FLAGS)
 REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
 	$(if $(RAY),requirements-ray.txt)
 
@@ -29,13 +31,14 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check site notebooks build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-slow test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check site notebooks build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
 	@echo "make test        the quick tests; make test-extended: additional tests in CI"
-	@echo "make test-all    all tests; make durations: the same, and records which are quick"
+	@echo "make test-slow   all other tests, over an hour; make test-all: all three"
+	@echo "make durations   all tests, and records which are quick"
 	@echo "make lint        checks with ruff; make format: fixes and formats"
 	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
 	@echo "make bench-adjoint  gradients through training: time and memory by number of steps"
@@ -72,17 +75,24 @@ run: $(STAMP)
 	$(VENV_PYTHON) main.py $(RUN_FLAGS)
 
 test: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=10 -m "not slow and not extended" tests
+	$(PYTEST) $(TEST_PROCESSES) --durations=10 -m "not slow and not extended" tests
 
 test-extended: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(TEST_PROCESSES) --durations=10 -m extended tests
+	$(PYTEST) $(TEST_PROCESSES) --durations=10 -m extended tests
 
-test-all: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(ALL_TEST_PROCESSES) --durations=20 tests
+test-slow: $(STAMP)
+	$(PYTEST) $(SLOW_TEST_PROCESSES) --durations=20 -m slow tests
+
+# One after the other: TensorFlow keeps what every test traced until its process ends, so
+# processes that run all tests outgrow 24 GB.
+test-all:
+	$(MAKE) test
+	$(MAKE) test-extended
+	$(MAKE) test-slow
 
 # Runs all tests and records their durations, which determine the quick ones.
-durations: $(STAMP)
-	$(VENV_PYTHON) -m pytest -q $(ALL_TEST_PROCESSES) --record_durations tests
+durations:
+	$(MAKE) test-all PYTEST_FLAGS=--record_durations
 
 lint: $(STAMP)
 	$(VENV_PYTHON) -m ruff check

@@ -1,4 +1,4 @@
-"""Which tests are quick, which CI runs besides, and which only `make test-all`.
+"""Which tests are quick, which CI runs besides, and which only `make test-slow`.
 
 Tests differ by a factor of thousands in what they take, nearly all of it compilation.
 `tests/durations.tsv` has the seconds of those that are not quick, as `make durations`
@@ -6,7 +6,7 @@ measured them; the markers follow from it:
 
     (none)      `make test`: all that is quick
     extended    CI as well: one case, the quickest, of each claim without a quick one
-    slow        `make test-all` alone: what repeats a claim, or takes long
+    slow        `make test-slow` alone: what repeats a claim, or takes long
 
 A test that says itself that it is slow is slow, whatever it takes.
 """
