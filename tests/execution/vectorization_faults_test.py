@@ -71,11 +71,6 @@ def _embedding_gradient(ids):
 
 # What `tf.vectorized_map` computes wrongly, without an error.
 _WRONG = {
-    "a value to pad with": (
-        lambda x: tf.pad(x, [[1, 1]], constant_values=7),
-        _INTEGERS,
-    ),
-    "a roll along a negative axis": (lambda x: tf.roll(x, 1, -1), _INTEGERS),
     "a formatted tensor": (lambda x: tf.strings.format("{}", x), _INTEGERS),
     "rows of segments": (
         lambda x: tf.sparse.segment_sum(tf.stack([x, 2 * x, 3 * x]), x, [0, 0, 1]),
@@ -97,6 +92,11 @@ _REFUSED = {
         lambda x: tf.TensorArray(tf.int32, 3).unstack(x).read(x[0] % 3),
         _INTEGERS,
     ),
+    "a client's own value to pad with": (
+        lambda x: tf.pad(x, [[1, 1]], constant_values=x[0]),
+        _INTEGERS,
+    ),
+    "a roll by a client's own shift": (lambda x: tf.roll(x, x[0], 0), _INTEGERS),
 }
 _RIGHT = {
     "computed segments, some negative": (
@@ -104,6 +104,11 @@ _RIGHT = {
         _INTEGERS,
     ),
     "zeros to pad with": (lambda x: tf.pad(x, [[1, 1]]), _INTEGERS),
+    "a value to pad with": (
+        lambda x: tf.pad(x, [[1, 1]], constant_values=7),
+        _INTEGERS,
+    ),
+    "a roll along a negative axis": (lambda x: tf.roll(x, 1, -1), _INTEGERS),
     "a mirrored pad": (lambda x: tf.pad(x, [[1, 1]], "SYMMETRIC"), _INTEGERS),
     "gradient of an embedding": (lambda x: _embedding_gradient(x), _INTEGERS),
     "a reversed cumulative product": (

@@ -38,6 +38,30 @@ def test_axes_of_one_element_are_removed_but_not_the_clients(num_clients):
     assert_same_as_alone(leaf, x)
 
 
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_padding_is_with_its_value_and_has_a_gradient(num_clients):
+    def pad(x):
+        padded = tf.pad(x, [[0, 0], [2, 1]], constant_values=-np.inf)
+        greatest = tf.reduce_max(padded[:, :4], axis=1)
+        return [padded, *tf.gradients(tf.reduce_sum(greatest**2), x)]
+
+    leaf = leaf_of(pad, tf.TensorSpec([None, 3], tf.float32))
+    x = tf.random.stateless_uniform([num_clients, 4, 3], [1, 2])
+    assert_same_as_alone(leaf, x)
+
+
+@pytest.mark.parametrize("num_clients", [1, 3])
+@pytest.mark.parametrize(
+    ("shift", "axis"), [(1, -1), (2, 0), ([1, -2], [0, -1]), ([1, 1], [1, 1])]
+)
+def test_a_roll_is_along_the_axes_of_a_client(shift, axis, num_clients):
+    leaf = leaf_of(
+        lambda x: [tf.roll(x, shift, axis)], tf.TensorSpec([None, 3], tf.float32)
+    )
+    x = tf.random.stateless_uniform([num_clients, 4, 3], [1, 2])
+    assert_same_as_alone(leaf, x)
+
+
 REDUCTIONS = {
     "max": tf.math.unsorted_segment_max,
     "min": tf.math.unsorted_segment_min,

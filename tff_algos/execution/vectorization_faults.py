@@ -8,17 +8,14 @@ from collections.abc import Collection
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# It pads with zeros whatever the value; shifts a roll along a negative axis along another
-# one; formats the values of all clients into one string; pads parsed examples to the
-# longest client's; and drops the clients' axis of elements gathered from a TensorList,
-# or concatenated from an empty one.
+# It formats the values of all clients into one string, pads parsed examples to the longest
+# client's, and drops the clients' axis of elements gathered from a TensorList, or
+# concatenated from an empty one.
 _OPS = frozenset(
     [
-        "PadV2",
         "ParseExample",
         "ParseExampleV2",
         "ParseSingleExample",
-        "Roll",
         "StringFormat",
         "TensorListConcatV2",
         "TensorListGather",

@@ -2,7 +2,8 @@
 
 Where there is one client, TensorFlow takes the clients' axis for one of those that
 `tf.squeeze` without axes removes. And it numbers the segments of all clients
-consecutively, so that a client's id that is out of range would be the next client's.
+consecutively, so that a client's id that is out of range would be the next client's. It pads with zeros
+whatever the value, and a roll along a negative axis would be one along another axis.
 """
 
 import tensorflow as tf
@@ -45,7 +46,33 @@ def _convert_segments(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     return pfor.wrap(tf.reshape(reduced, shape))
 
 
+def _convert_pad(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
+    """Converts padding with a value that all clients share."""
+    pfor_input.stack_inputs([0])
+    tensor = pfor_input.stacked_input(0)
+    paddings = tf.pad(pfor_input.unstacked_input(1), [[1, 0], [0, 0]])
+    value = pfor_input.unstacked_input(2)
+    return pfor.wrap(
+        tf.raw_ops.PadV2(input=tensor, paddings=paddings, constant_values=value)
+    )
+
+
+def _convert_roll(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
+    """Converts a roll by as many elements for all clients."""
+    pfor_input.stack_inputs([0])
+    axis = pfor_input.unstacked_input(2)
+    return pfor.wrap(
+        tf.roll(
+            pfor_input.stacked_input(0),
+            pfor_input.unstacked_input(1),
+            tf.where(axis < 0, axis, axis + 1),
+        )
+    )
+
+
 CONVERTERS = {
+    "PadV2": _convert_pad,
+    "Roll": _convert_roll,
     "Squeeze": _convert_squeeze,
     **dict.fromkeys(_SEGMENTS, _convert_segments),
 }
