@@ -1,6 +1,7 @@
 """What the in-process context says when a client fails or a value is wrong."""
 
 import collections
+import gc
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import execution
+from tff_algos.execution import client_passes
 
 NUMBERS = tff.SequenceType(np.int64)
 
@@ -62,6 +64,25 @@ def test_a_client_that_fails_outside_of_its_data_is_named():
         assert total([[1.0], [4.0, 1.0]]) == [1.0, 1.25]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
+        tf.errors.NotFoundError(
+            None,
+            None,
+            "No algorithm worked! Error messages: "
+            + 20 * "Profiling failure on CUDNN engine: RESOURCE_EXHAUSTED: No memory. ",
+        ),
+    ],
+)
+def test_memory_that_ran_out_is_told_with_what_takes_less(error):
+    told = client_passes.cause(error)
+    advice = "memory ran out; run fewer clients per round, smaller batches or a smaller model"
+    assert told.startswith(f"{advice}. TensorFlow: {error.message[:25]}")
+    assert len(told) < 300
+
+
 def test_a_python_function_that_is_no_longer_there_is_told_and_one_that_is_runs():
     def call(x):
         tripled = tf.numpy_function(lambda x: np.float32(3 * x), [x], tf.float32)
@@ -80,10 +101,12 @@ def test_a_python_function_that_is_no_longer_there_is_told_and_one_that_is_runs(
     kept.get_concrete_function()
     with execution.in_process_context():
         assert at_clients(kept)([1.0, 2.0]) == [3.0, 6.0]
+        traced = at_clients(call)
+        gc.collect()  # TensorFlow frees the function with its graph.
         with pytest.raises(
             execution.ClientError, match=r"^Client 0 of 2: the Python function of a "
         ):
-            at_clients(call)([1.0, 2.0])
+            traced([1.0, 2.0])
 
 
 def test_what_fails_at_the_server_is_tensorflows_error_without_its_place():

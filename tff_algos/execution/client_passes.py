@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 import tensorflow as tf
 
+from tff_algos import messages
 from tff_algos.execution import (
     accumulation,
     client_batches,
@@ -38,6 +39,9 @@ _FREED_FUNCTION = (
     "Call it in a tf.function with an input_signature, get its concrete function, and "
     "keep that as long as the computation."
 )
+# cuDNN says so in an error of another class, once for each algorithm that it tried.
+_NO_MEMORY = "RESOURCE_EXHAUSTED"
+_MAX_NO_MEMORY = 160
 
 
 class ClientError(RuntimeError):
@@ -55,10 +59,18 @@ class ClientError(RuntimeError):
 
 
 def cause(error: tf.errors.OpError) -> str:
-    """Returns an op's own message, without its location and Python's traceback."""
+    """Returns an op's own message, without its location and Python's traceback.
+
+    If memory ran out, it says what takes less.
+    """
     own = error.message.rpartition("<stack traces unavailable>\n")[2]
     own = own.partition("\n\t [[")[0].partition("\nTraceback (most recent call last")[0]
     own = re.sub(r"^\{\{function_node [^}]*\}\} | \[Op:\w+\] name: ?$", "", own.strip())
+    if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_MEMORY in own:
+        return (
+            "memory ran out; run fewer clients per round, smaller batches or a smaller "
+            f"model. TensorFlow: {messages.shortened(own, _MAX_NO_MEMORY)}"
+        )
     return _FREED_FUNCTION if re.search("find callback with key=pyfunc", own) else own
 
 
