@@ -2,6 +2,8 @@
 
 python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list
+python main.py --list --algo=gradma --task=mnist
+python main.py compare --help
 """
 
 import os

@@ -66,9 +66,10 @@ class CsvOptions(OwnOptions):
     Attributes:
       label: The column of the classes, words or whole numbers.
       client_column: The column that names each row's client.
-      features: Columns to learn from, by commas; all others by default.
-      categories: Feature columns of words, by commas; each value becomes a feature
-        of 0 and 1.
+      features: Columns to learn from, separated by commas; by default all
+        others.
+      categories: Feature columns of words, separated by commas; each value becomes a
+        feature of 0 and 1.
     """
 
     label: Annotated[str, hparam()] = "label"
@@ -265,7 +266,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="csv",
             argument="FILE",
-            summary="Your own table: a CSV file with columns' names in its first line",
+            summary="Your own table: a CSV file with column names in its first line",
             options=CsvOptions,
             read=_read_csv,
         ),

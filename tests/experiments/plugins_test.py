@@ -194,4 +194,6 @@ def test_what_a_module_offers_is_declared(module):
     found = plugins.declare(plugins.load([name]))
     assert found.algorithms["own_fedavg"].title == RECIPE.title
     assert found.tasks["own_mnist"].fields["model"].default == "cnn"
-    assert found.run["seed"].help == "Decides initial weights, cohorts and orders"
+    assert found.run["seed"].help == (
+        "Seed of initial weights, cohorts and the order of examples"
+    )

@@ -147,8 +147,9 @@ def catalog(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:
     return (
         f"Algorithms (--algo)\n{text_table(algorithm_rows)}\n\n"
         f"Tasks (--task)\n{text_table(task_rows)}\n\n"
-        "--list --algo=..., --list --task=... or both show their flags and defaults;\n"
-        "--helpshort all flags and, in brackets, which of these use them."
+        "--list with --algo=..., --task=... or both shows their flags and defaults;\n"
+        "--helpshort shows all flags and, in brackets, which algorithms and tasks use\n"
+        "them; compare --help tells how to compare algorithms."
     )
 
 

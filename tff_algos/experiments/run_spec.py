@@ -29,18 +29,17 @@ class RunOptions:
     """How a run is run and evaluated, whatever its algorithm and task.
 
     Attributes:
-      seed: Decides initial weights, cohorts and orders.
+      seed: Seed of initial weights, cohorts and the order of examples.
       rounds_per_eval: Rounds between evaluations; 0 for none.
       rounds_per_checkpoint: Rounds between checkpoints.
-      eval_clients: Clients that are evaluated; 0 for all.
-      seen_eval_clients: Training clients to evaluate and personalize as well, on their
-        own test examples, for tasks that hold out clients; by default none, or as many
-        as eval_clients for an algorithm whose clients keep models, of those that have
-        taken part.
+      eval_clients: Number of clients that are evaluated; 0 for all.
+      seen_eval_clients: Number of training clients to evaluate and personalize as well, on
+        their own test examples, where the task holds out clients; by default none, or,
+        if the algorithm's clients keep models, eval_clients of those that took part.
       initial_model: Results folder of a run of the same model, whose final weights this
         run starts from.
       rounds_per_personalization: Rounds between personalizations of the evaluated
-        clients; 0 for a single one, at the end.
+        clients; 0 for once, at the end.
       personalization_epochs: Epochs for which each evaluated client personalizes its
         copy of the model.
       personalization_batch_size: Examples per batch of personalization.
@@ -50,7 +49,7 @@ class RunOptions:
       personalization_momentum: Momentum of personalization, of sgd; by default the clients',
         or 0 with an optimizer of its own.
       track_improvement: Measure in every round the share of its clients whose training
-        loss does not rise: two more evaluations of each.
+        loss does not rise; this evaluates each client twice more.
       client_dropout: Probability that a sampled client drops out of a round before it
         reports.
       attack: What malicious clients do: bias:VALUE (added to reported losses),

@@ -25,10 +25,10 @@ class Cohort:
       total_rounds: Rounds to train.
       clients_per_round: Clients sampled per round.
       client_batch_size: Examples per batch.
-      max_elements_per_client: Most examples of a client used per round; all by default.
-      sampling: How a round's clients are sampled: as many as clients_per_round (fixed),
-        or each client by itself, with probability clients_per_round over all clients, so
-        that cohorts differ in size (poisson).
+      max_elements_per_client: Limit on a client's examples per round; by default all are used.
+      sampling: How a round's cohort is sampled: clients_per_round clients (fixed), or
+        each client independently, with probability clients_per_round over the number of
+        clients, so that cohorts differ in size (poisson).
     """
 
     total_rounds: Annotated[int, hparam(low=0, symbol="T")] = 30
@@ -81,9 +81,9 @@ class Aggregation:
         rotate_quantize:BITS (after a random rotation) or topk:SHARE (only the numbers of
         largest magnitude).
       dp: Differential privacy of clients: clip every update and add Gaussian noise to
-        their sum, at a server that is trusted (central). Clients then weigh alike.
+        their sum, at a trusted server (central). All clients then have the same weight.
       dp_clip: Largest norm of a client's update: a number, or adaptive for the median
-        norm, which is learned privately.
+        norm, learned privately.
       dp_noise_multiplier: Standard deviation of the noise over the clipping norm.
       dp_target_epsilon: The epsilon after all rounds, instead of a noise multiplier.
       dp_delta: The delta of (epsilon, delta).

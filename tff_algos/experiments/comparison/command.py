@@ -4,8 +4,8 @@
     python main.py compare 'presets/gradma/mnist_10_per_round_0.01/*.flags' --seeds=1
     python main.py compare runs/one runs/another
 
-What is compared are algorithms, flag files, and folders of completed runs. The command's
-own flags:
+Compares algorithms, flag files and folders of completed runs; each is a row. The
+command's own flags:
 
     --seeds=3           seeds of every row
     --jobs=1            concurrent runs
@@ -14,12 +14,13 @@ own flags:
     --output_dir=DIR    folder of the runs and the report (runs/comparison-..., one for
                         each task, folder of flag files and set of other flags)
 
-Flags of a run hold for every row that has them. The columns of the table:
+Flags of a run apply to every row whose algorithm and task have them. The columns of the
+table:
 
     rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, <= 1 ("-": never)
     final:METRIC   mean of the last 10 rows of metrics.csv that have it (or of all)
-    last:METRIC    value in the last row that has it
-    best:METRIC    the largest value; of a loss the smallest
+    last:METRIC    value in the last row of metrics.csv that has it
+    best:METRIC    the largest value, or of a loss the smallest
     seconds        median seconds per round
     KEY            a number in summary.json: excluded.num_empty_clients; keys of
                    `personalization` need no prefix: initial_accuracy
