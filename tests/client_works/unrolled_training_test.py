@@ -79,11 +79,24 @@ def _recurrent_network():
     return model_of(weights, predict, [7, 2])
 
 
+def _embedding_network():
+    rng = np.random.default_rng(4)
+    weights = [rng.normal(size=s) * 0.5 for s in ((6, 5), (5, 3))]
+
+    def predict(w, x, training):
+        del training
+        rows = tf.gather(w[0], tf.cast(tf.abs(x), tf.int32))
+        return tf.tanh(tf.reduce_sum(rows, axis=1)) @ w[1]
+
+    return model_of(weights, predict, [4])
+
+
 MODELS = {
     "multilayer perceptron": _multilayer_perceptron,
     "convolutional network": _convolutional_network,
     "dropout": _dropout_network,
     "recurrent network": _recurrent_network,
+    "embedding": _embedding_network,
 }
 
 
@@ -149,7 +162,7 @@ def _loss_after_training(model, start, num_passes):
         with tf.GradientTape() as tape:
             tape.watch(weights)
             value = loss(weights, x, y)
-        gradients = tape.gradient(value, weights)
+        gradients = map(tf.convert_to_tensor, tape.gradient(value, weights))
         weights = tuple(w - RATE * g for w, g in zip(weights, gradients, strict=True))
     losses = [loss(weights, x, y) * float(len(y)) for x, y in batches]
     return tf.add_n(losses) / sum(float(len(y)) for _, y in batches)

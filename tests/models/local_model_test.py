@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.testing import block_problems
 from tests.testing.one_client import CLIENT, MODEL, START, vector, weights_at
+from tests.testing.three_classes import model_of
 from tff_algos.models import local_model
 from tff_algos.models.variable_model import FunctionalVariableModel
 
@@ -48,6 +49,26 @@ def test_an_objective_is_differentiated_and_the_mean_loss_returned():
     np.testing.assert_allclose(
         vector(found.gradients), 3 * CLIENT.gradient(START), rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("kind", ["functional", "variable"])
+def test_gradients_of_gathered_rows_are_tensors(kind):
+    def predict(weights, x, training):
+        del training
+        return tf.gather(weights[0], tf.cast(x[:, 0], tf.int32))
+
+    model = model_of([np.eye(4, 3)], predict, [1])
+    view = local_model.create(
+        model if kind == "functional" else lambda: FunctionalVariableModel(model)
+    )
+    start = local_model.Weights((tf.eye(4, 3, dtype=tf.float64),), ())
+    batch = tf.constant([[2.0], [0.0], [2.0]], tf.float64), tf.constant([1, 0, 0])
+    (found,) = view.loss_gradients(start, view.initial_metrics(), batch).gradients
+    rows = np.exp(np.eye(4, 3)) / np.sum(np.exp(np.eye(4, 3)), axis=1, keepdims=True)
+    expected = np.zeros([4, 3])
+    expected[0] = (rows[0] - [1, 0, 0]) / 3
+    expected[2] = (2 * rows[2] - [1, 1, 0]) / 3
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

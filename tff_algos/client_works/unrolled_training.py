@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works.passes import Passes
+from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors, Weights
 
 Reduction = Literal["mean", "sum"]
@@ -47,12 +48,13 @@ def hessian_vector_product(
         tape.watch(weights.trainable)
         metrics = model.initial_metrics()
         gradients = model.loss_gradients(weights, metrics, batch).gradients
-    return tape.gradient(
+    products = tape.gradient(
         gradients,
         weights.trainable,
         output_gradients=vector,
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
+    return local_model.dense(products)
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ Only this module distinguishes functional models from models with TensorFlow var
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -146,7 +146,7 @@ class _FunctionalLocalModel(LocalModel):
         metrics, num_examples = self._count(metrics, forward)
         return BatchResult(
             forward.loss,
-            gradients,
+            dense(gradients),
             self._new_statistics(forward),
             metrics,
             num_examples,
@@ -273,7 +273,7 @@ class VariableLocalModel(LocalModel):
         )
         return BatchResult(
             output.loss,
-            tuple(tf.convert_to_tensor(gradient) for gradient in gradients),
+            dense(gradients),
             self.read_weights().non_trainable,
             metrics,
             self._num_examples(output),
@@ -296,6 +296,11 @@ class VariableLocalModel(LocalModel):
         if not keep:
             self._model.reset_metrics()
         return self._model.report_local_unfinalized_metrics()
+
+
+def dense(gradients: Iterable[tf.Tensor | tf.IndexedSlices]) -> Tensors:
+    """Returns gradients as tensors: those of gathered rows are `tf.IndexedSlices`."""
+    return tuple(map(tf.convert_to_tensor, gradients))
 
 
 def is_functional(model: ModelOrFn) -> bool:
