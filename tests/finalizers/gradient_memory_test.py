@@ -276,6 +276,17 @@ def test_each_tensor_by_itself_is_the_whole_if_there_is_one_tensor():
     assert measured["num_active_rows"] > 0
 
 
+@pytest.mark.parametrize("qp_scope", ["global", "per_tensor"])
+def test_tensors_without_elements_change_nothing(qp_scope):
+    server = Server(qp_scope=qp_scope)
+    other = Server((*SHAPES, (0, 3)), qp_scope=qp_scope)
+    for updates in random_rounds(5):
+        server.round(updates)
+        measured = other.round(updates)
+        np.testing.assert_array_equal(other.w, server.w)
+    assert measured["num_active_rows"] > 0
+
+
 def test_the_corrected_momentum_keeps_the_margin_from_every_row():
     server, num_corrected = Server(qp_margin=0.2), 0
     for updates in random_rounds(4, seed=0, cohort_size=2):

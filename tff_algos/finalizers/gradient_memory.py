@@ -244,6 +244,8 @@ def _remember(
     )
 
     def with_updates(rows, update):
+        if update.shape[1:].num_elements() == 0:
+            return rows  # TensorFlow cannot scatter rows of nothing.
         new = tf.boolean_mask(update, placed)
         old = tf.cast(tf.gather(rows, slots), new.dtype)
         shares = tf.reshape(tf.cast(kept, new.dtype), [-1] + [1] * (len(new.shape) - 1))
