@@ -228,8 +228,8 @@ def build_fed_avg_n(
     Args:
       model_fn: As in `build_fed_mgda_plus`, and so is every argument not listed here.
       normalize_at: Who normalizes updates: the server, which then sees each client's
-        update by itself, or the clients, of which then only a mean leaves, and which
-        must be trusted to do so.
+        update, or the clients. The server then only needs the mean of updates, but
+        must trust clients to normalize them.
 
     Returns:
       As `build_fed_avg`.

@@ -74,9 +74,8 @@ def mime_lite(
       settings: The run's settings.
       base_momentum: Momentum of the optimizer of local steps, of sgd, which clients
         share.
-      damped_momentum: Multiply gradients by 1 - base_momentum, as in the paper, so that
-        momentum does not lengthen steps, which it does up to 1 / (1 - base_momentum)
-        times without.
+      damped_momentum: Multiply gradients by 1 - base_momentum, as in the paper; without
+        it, momentum makes steps up to 1 / (1 - base_momentum) times as long.
     """
     rate = settings["client_learning_rate"]
     # m <- beta m + (1 - beta) g and a step eta m is undamped momentum of a smaller rate.
