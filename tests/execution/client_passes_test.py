@@ -57,6 +57,83 @@ def test_the_first_that_fails_is_raised(workers):
         next(results)
 
 
+def test_calls_within_calls_do_not_wait_for_a_thread(workers):
+    both = threading.Barrier(2)
+
+    def work(k):
+        both.wait()
+        return sum(workers.map_in_order(lambda j: 10 * k + j, 3))
+
+    found = []
+    caller = threading.Thread(
+        target=lambda: found.extend(workers.map_in_order(work, 2)), daemon=True
+    )
+    caller.start()
+    caller.join(20)
+    # Ends the threads if they wait for each other.
+    workers._threads.shutdown(wait=False, cancel_futures=True)
+    assert found == [3, 33]
+
+
+@tff.tensorflow.computation(tff.SequenceType(np.int32))
+def _sum(numbers):
+    return numbers.reduce(np.int32(0), lambda total, number: total + number)
+
+
+@tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+def _total(numbers):
+    return tff.federated_sum(tff.federated_map(_sum, numbers))
+
+
+@tff.federated_computation(CLIENT_FLOATS)
+def _sum_of_floats(numbers):
+    return tff.federated_sum(numbers)
+
+
+def _generated(*computed):
+    """A dataset of what functions return, called when it is read."""
+    return tf.data.Dataset.from_generator(
+        lambda: (call() for call in computed),
+        output_signature=tf.TensorSpec([], "int32"),
+    )
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_clients_generator_may_call_another_computation(num_threads):
+    context = execution.InProcessContext(num_threads=num_threads, batch_clients=False)
+
+    def called(*numbers):
+        with tff.framework.get_context_stack().install(context):
+            return int(_sum_of_floats(list(numbers)))
+
+    with tff.framework.get_context_stack().install(context):
+        data = [
+            _generated(*[lambda k=k: called(float(k), 1.0, 2.0)] * (k + 1))
+            for k in range(4)
+        ]
+        assert _total(data) == sum((k + 3) * (k + 1) for k in range(4))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_clients_generator_that_calls_its_own_computation_is_refused(num_threads):
+    context = execution.InProcessContext(num_threads=num_threads, batch_clients=False)
+
+    def called():
+        with tff.framework.get_context_stack().install(context):
+            return _total(
+                [tf.data.Dataset.range(3).map(lambda n: tf.cast(n, tf.int32))]
+            )
+
+    with tff.framework.get_context_stack().install(context):
+        assert called() == 3
+        message = (
+            "^Client 0 of 2: RuntimeError: A Python generator in a client's dataset"
+        )
+        with pytest.raises(execution.ClientError, match=message):
+            _total([_generated(called), _generated(called)])
+        assert called() == 3
+
+
 def test_a_failure_names_the_client_and_the_ops_own_message():
     @tff.tensorflow.computation(np.float32)
     def checked(x):

@@ -7,6 +7,7 @@ threads, and at most twice as many values as threads are alive.
 
 import collections
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import TypeVar
@@ -30,6 +31,8 @@ from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.row_memory import RowMemory
 
 _T = TypeVar("_T")
+
+_THREAD_NAME = "tff_algos-client"
 
 Tensors = Sequence[tf.Tensor]
 
@@ -186,6 +189,7 @@ class StreamingPass:
             memory,
             lambda folded: graph_functions.build_accumulate(folded, devices[0]),
         )
+        self._running: set[object] = set()
 
     def run(self, inputs: PassInputs, workers: "Workers") -> PassResult:
         """Runs the pass over all clients.
@@ -199,7 +203,22 @@ class StreamingPass:
 
         Raises:
           ClientError: If the work of a client fails.
+          RuntimeError: If a client's dataset calls the computation that reads it.
         """
+        # TensorFlow reads all the datasets of a function in one thread.
+        if self._running and _in_a_dataset():
+            raise RuntimeError(
+                "A Python generator in a client's dataset called the computation that "
+                "reads this dataset: each would wait for the other."
+            )
+        this_call = object()
+        self._running.add(this_call)
+        try:
+            return self._run(inputs, workers)
+        finally:
+            self._running.remove(this_call)
+
+    def _run(self, inputs: PassInputs, workers: "Workers") -> PassResult:
         running = self._accumulation.start(inputs.zeros, inputs.num_clients)
         kept = KeptValues(len(self._pass.kept), inputs.max_kept_bytes)
         work = PassWork(
@@ -272,7 +291,7 @@ class Workers:
     def __init__(self, num_threads: int):
         self.num_threads = num_threads
         self._threads = futures.ThreadPoolExecutor(
-            num_threads, thread_name_prefix="tff_algos-client"
+            num_threads, thread_name_prefix=_THREAD_NAME
         )
 
     def map_units(
@@ -307,7 +326,9 @@ class Workers:
         """Yields `function(0)`, `function(1)`, ..., which run concurrently.
 
         At most twice as many results as threads are pending. If a call fails or the
-        caller stops, calls that have not started are dropped.
+        caller stops, calls that have not started are dropped. A Python generator in a
+        client's dataset may call computations: they run in its own thread, because the
+        threads may all be waiting for such generators.
 
         Args:
           function: The function to call in the threads.
@@ -317,7 +338,7 @@ class Workers:
         Raises:
           Exception: The exception of the first position that fails.
         """
-        if self.num_threads == 1 or count == 1 or one_at_a_time:
+        if self.num_threads == 1 or count == 1 or one_at_a_time or _in_a_dataset():
             yield from map(function, range(count))
             return
         pending: collections.deque[futures.Future] = collections.deque()
@@ -333,3 +354,14 @@ class Workers:
             for future in pending:
                 future.cancel()
             futures.wait(pending)
+
+
+def _in_a_dataset() -> bool:
+    """Returns whether the caller may be Python code that a client's dataset calls.
+
+    TensorFlow calls it in a thread of its own, which Python did not start, or in the
+    thread that runs the client.
+    """
+    thread = threading.current_thread()
+    is_tensorflows = isinstance(thread, threading._DummyThread)
+    return is_tensorflows or thread.name.startswith(_THREAD_NAME)
