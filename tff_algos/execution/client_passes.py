@@ -189,6 +189,7 @@ class StreamingPass:
             memory,
             lambda folded: graph_functions.build_accumulate(folded, devices[0]),
         )
+        # Calls that no client's dataset made.
         self._running: set[object] = set()
 
     def run(self, inputs: PassInputs, workers: "Workers") -> PassResult:
@@ -205,12 +206,14 @@ class StreamingPass:
           ClientError: If the work of a client fails.
           RuntimeError: If a client's dataset calls the computation that reads it.
         """
-        # TensorFlow reads all the datasets of a function in one thread.
-        if self._running and _in_a_dataset():
-            raise RuntimeError(
-                "A Python generator in a client's dataset called the computation that "
-                "reads this dataset: each would wait for the other."
-            )
+        if _in_a_dataset():
+            # TensorFlow reads all the datasets of a function in one thread.
+            if self._running:
+                raise RuntimeError(
+                    "A Python generator in a client's dataset called the computation "
+                    "that reads this dataset: each would wait for the other."
+                )
+            return self._run(inputs, workers)
         this_call = object()
         self._running.add(this_call)
         try:
