@@ -136,6 +136,13 @@ def test_bars_of_two_kinds_are_side_by_side(figures, tmp_path):
         assert left + width < right + 1e-9
 
 
+@pytest.mark.parametrize("accuracy", [(0.5,), (0.5, 0.6)])
+def test_accuracies_have_a_legend_where_there_are_several(figures, tmp_path, accuracy):
+    plots.draw_all([], [_result("phd", accuracy)], "title", tmp_path)
+    legends = figures["accuracy_distribution.png"].legends
+    assert len(legends) == len(accuracy) - 1
+
+
 def test_clients_with_the_same_accuracies_are_both_seen(figures, tmp_path):
     both = [_result(name, (1.0, 1.0)) for name in ("St. Mary's", "Hôpital")]
     plots.draw_all([], both, "title", tmp_path)

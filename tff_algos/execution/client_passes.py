@@ -207,7 +207,7 @@ class StreamingPass:
           RuntimeError: If a client's dataset calls the computation that reads it.
         """
         if _in_a_dataset():
-            # TensorFlow reads all the datasets of a function in one thread.
+            # One of TensorFlow's threads reads all datasets of a function.
             if self._running:
                 raise RuntimeError(
                     "A Python generator in a client's dataset called the computation "

@@ -315,7 +315,8 @@ def plot_accuracy_distribution(
         axis.yaxis.get_major_locator().set_params(integer=True)
         show_per_cent(axis.xaxis)
     axis.set_title(wrapped(title, _SIZE[0]))
-    figure.legend(loc="outside lower center", ncols=len(kinds))
+    if len(kinds) > 1:  # Alone, "initial" would read as untrained.
+        figure.legend(loc="outside lower center", ncols=len(kinds))
     figures.save(figure, path)
 
 
