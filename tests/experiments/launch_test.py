@@ -88,15 +88,20 @@ def test_the_plot_shows_loss_and_accuracy(result):
 
 
 def test_a_task_that_is_already_loaded_runs(tmp_path):
+    task = tiny_task.make()
+    num_traces = task.model.predict_on_batch.experimental_get_tracing_count()
     result = experiments.run(
         catalog.get("fedavg"),
-        tiny_task.make(),
+        task,
         output_dir=tmp_path,
         clients_per_round=3,
         **SETTINGS,
     )
     assert result.summary["dataset"] == "tiny_generated"
     assert result.metrics["train/num_examples"].min() > 0
+    # The task keeps no graphs, so that it may run many times in one process.
+    after = task.model.predict_on_batch.experimental_get_tracing_count()
+    assert after == num_traces
 
 
 def test_fewer_clients_than_a_round_has_by_default_all_take_part(tmp_path):

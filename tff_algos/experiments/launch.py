@@ -35,6 +35,7 @@ from tff_algos.hyperparameters import (
     UnusableHyperparameterError,
     declared,
 )
+from tff_algos.models.untraced import untraced
 from tff_algos.optimizers import build_optimizer
 
 _SOURCE = pathlib.Path(__file__).parents[2]
@@ -229,6 +230,9 @@ def build_spec(
             # Workers read clients themselves.
             known = origin.of(task, load, task_options, data_options)
             task = attrs.evolve(task, origin=known)
+    else:
+        # Runs of one task in one process would keep each other's graphs.
+        task = attrs.evolve(task, model=untraced(task.model))
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
     task = recipe.prepare_task(task, resolved)
