@@ -138,7 +138,7 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for name, by_user in sorted(what.users.items()):
         field = next(iter(by_user.values()))
-        text = _help(by_user, tuple(what.algorithms))
+        text = _help(name, what)
         if field.kind is bool:
             flags.DEFINE_bool(name, None, text, flag_values=into)
         elif field.kind in define and any(f.is_optional for f in by_user.values()):
@@ -150,14 +150,33 @@ def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
             )
 
 
-def _help(by_user: Mapping[str, Hyperparameter], algorithms: Sequence[str]) -> str:
+def _help(name: str, what: Declarations) -> str:
     """Says what a setting is for each of its users."""
+    by_user = what.users[name]
     if RUN in by_user:
         return by_user[RUN].describe()
     users: dict[str, list[str]] = {}
     for user, field in by_user.items():
         users.setdefault(field.describe(), []).append(user)
+    main = _main_setting(name, what.users)
+    if main is not None and len(users) == 1:
+        return f"{next(iter(users))} [as --{main}]"
+    algorithms = tuple(what.algorithms)
     return "; ".join(f"{text} [{_brief(of, algorithms)}]" for text, of in users.items())
+
+
+def _main_setting(
+    name: str, users: Mapping[str, Mapping[str, Hyperparameter]]
+) -> str | None:
+    """Returns the setting that another one is a detail of: `dp` of `dp_clip`."""
+    return next(
+        (
+            other
+            for other, by_user in users.items()
+            if name.startswith(f"{other}_") and by_user.keys() == users[name].keys()
+        ),
+        None,
+    )
 
 
 def _brief(users: Sequence[str], algorithms: Sequence[str]) -> str:
