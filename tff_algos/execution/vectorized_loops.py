@@ -26,13 +26,15 @@ def converted() -> Iterator[None]:
     """Makes `tf.vectorized_map` convert as this module and `vectorized_ops` do."""
     registry = pfor._pfor_converter_registry
     with _REGISTRY_LOCK:
-        converters = {op: registry[op] for op in _CONVERTERS}
+        before = {op: registry[op] for op in _CONVERTERS if op in registry}
         registry.update(_CONVERTERS)
         pfor._stack_tensor_list_shape = _element_shape_of_all
         try:
             yield
         finally:
-            registry.update(converters)
+            for op in _CONVERTERS.keys() - before.keys():
+                del registry[op]
+            registry.update(before)
             pfor._stack_tensor_list_shape = _ELEMENT_SHAPE_OF_ALL
 
 
