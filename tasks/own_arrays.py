@@ -136,17 +136,21 @@ def whole_numbers_or_words(
 def _as_numbers(labels: np.ndarray) -> np.ndarray:
     """Returns labels as numbers if all of them are numbers, otherwise unchanged.
 
-    Numbers with leading zeros, or too large to be exact in float64, are words.
+    Numbers with leading zeros or underscores, or too large to be exact in float64, are
+    words.
     """
     try:
         numbers = labels.astype(np.float64)
     except ValueError:
         return labels
+    # Python reads 1_1 and 11 as the same number.
+    joined = np.char.find(labels, "_") >= 0
     padded = np.char.startswith(np.char.lstrip(labels, "+-"), "0") & (
         np.char.str_len(np.char.partition(np.char.lstrip(labels, "+-"), ".")[:, 0]) > 1
     )
     too_long = ~np.isfinite(numbers) | (np.abs(numbers) > 2.0**53)
-    return labels if padded.any() or too_long.any() else numbers
+    are_words = padded.any() or joined.any() or too_long.any()
+    return labels if are_words else numbers
 
 
 def as_words(values: np.ndarray) -> np.ndarray:
