@@ -260,7 +260,10 @@ class Scaling:
         axes = tuple(range(features.ndim - 1)) if features.ndim == 4 else (0,)
         mean = features.mean(axis=axes, dtype=np.float64)
         deviation = features.std(axis=axes, dtype=np.float64)
-        deviation[deviation == 0.0] = 1.0
+        # Of a constant such as 0.1, the mean is rounded and the deviation above 0.
+        lowest = features.min(axis=axes)
+        is_constant = lowest == features.max(axis=axes)
+        mean[is_constant], deviation[is_constant] = lowest[is_constant], 1.0
         if features.dtype != np.float64:
             mean, deviation = mean.astype(np.float32), deviation.astype(np.float32)
         return cls(mean=mean, deviation=deviation)

@@ -95,6 +95,15 @@ def test_features_get_mean_0_and_deviation_1_and_constants_become_0():
     np.testing.assert_allclose(scaling(x), [[-1.0, 0.0], [1.0, 0.0]])
 
 
+@pytest.mark.parametrize("count", [48, 100, 1000])
+def test_constants_whose_mean_is_rounded_become_0(count):
+    features = own_arrays.checked_features(np.full((count, 1), 0.1), "d")
+    scaling = own_arrays.Scaling.of(features, standardize=True)
+    np.testing.assert_array_equal(scaling(features), np.zeros((count, 1)))
+    # Another value, in a client that does not train, stays of its size.
+    np.testing.assert_allclose(scaling(np.array([[0.3]])), [[0.2]], rtol=1e-6)
+
+
 def test_bytes_become_fractions_where_nothing_is_standardized():
     x = np.full((1, 2, 2, 1), 255, np.uint8)
     scaling = own_arrays.Scaling.of(x, standardize=False)
