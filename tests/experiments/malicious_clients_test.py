@@ -104,6 +104,12 @@ def test_malicious_clients_replace_the_last_honest_ones():
     assert attack.cohort(["c", "d", "e"]) == ["b", "x", "y"]
 
 
+def test_malicious_clients_replace_all_of_a_cohort_with_fewer_honest_ones():
+    attack = make(client_ids=("v", "w", "x", "y", "z"))
+    assert attack.cohort(["a", "b", "c"]) == ["v", "w", "x", "y", "z"]
+    assert attack.cohort(["a", "x", "b"]) == ["x", "v", "w", "y", "z"]
+
+
 def test_malicious_clients_may_come_as_they_are_drawn():
     attack = make(client_ids=("x", "b"), every_round=False)
     assert attack.cohort(["a", "b", "c"]) == ["a", "b", "c"]

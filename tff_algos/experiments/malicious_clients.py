@@ -60,7 +60,8 @@ class Attack:
             return list(sampled)
         missing = sorted(self.client_ids - set(sampled))
         honest = [name for name in sampled if name not in self.client_ids]
-        leaving = set(honest[len(honest) - len(missing) :])
+        # A cohort of a random size may have fewer honest clients than are to leave.
+        leaving = set(honest[max(0, len(honest) - len(missing)) :])
         return [name for name in sampled if name not in leaving] + missing
 
     def batches(self, client_id: str, batches: tf.data.Dataset) -> tf.data.Dataset:
