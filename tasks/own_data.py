@@ -133,8 +133,15 @@ def from_data_frame(
         categories=own_table.names("categories", categories),
     )
     columns = {str(key): own_arrays.as_array(frame[key]) for key in keys}
-    x, y, ids = own_table.encode(own_table.Table(name=name, columns=columns), roles)
-    return from_arrays(x, y, ids, name=name, **treatment)
+    table = own_table.Table(name=name, columns=columns)
+    x, y, ids = own_table.encode(table, roles)
+    task = from_arrays(x, y, ids, name=name, **treatment)
+    return with_feature_names(task, own_table.feature_names(table, roles))
+
+
+def with_feature_names(task: Task, names: Sequence[str]) -> Task:
+    """Returns the task of a table, whose encoding says what its features are."""
+    return attrs.evolve(task, encoding={"features": list(names), **task.encoding})
 
 
 def from_client_data(

@@ -179,6 +179,21 @@ def encode(
     return np.concatenate(features, axis=1), labels, clients
 
 
+def feature_names(table: Table, roles: Roles) -> list[str]:
+    """Returns what `encode` makes its features of, in order: columns, and their words.
+
+    The feature that is 1 where a column of `categories` has a word is "column=word".
+    """
+    found: list[str] = []
+    for column in _chosen(table, roles):
+        if column in roles.categories:
+            words, _ = _words(table, column)
+            found += [f"{column}={word}" for word in words]
+        else:
+            found.append(column)
+    return found
+
+
 def _chosen(table: Table, roles: Roles) -> list[str]:
     """Returns the columns to learn from."""
     others = [
@@ -280,10 +295,7 @@ def _number(text: str) -> float:
 
 def _categories(table: Table, column: str) -> np.ndarray:
     """Returns a column of words as [n, number of words], each 0 or 1."""
-    values = table.columns[column]
-    if values.dtype.kind == "O":
-        values = own_arrays.as_words(values)
-    words, indices = np.unique(values, return_inverse=True)
+    words, indices = _words(table, column)
     if len(words) > _MAX_CATEGORIES:
         raise HyperparameterError(
             "categories",
@@ -292,3 +304,11 @@ def _categories(table: Table, column: str) -> np.ndarray:
             f"{len(words)} in that one",
         )
     return np.eye(len(words))[indices]
+
+
+def _words(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a column's words, sorted, and each row's index among them."""
+    values = table.columns[column]
+    if values.dtype.kind == "O":
+        values = own_arrays.as_words(values)
+    return np.unique(values, return_inverse=True)

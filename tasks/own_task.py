@@ -4,7 +4,7 @@ import functools
 import pathlib
 import types
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import attrs
@@ -32,8 +32,8 @@ _SETTINGS = types.MappingProxyType(
     }
 )
 
-# Features, labels, and clients or None.
-_Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+# Features, labels, clients or None, and of a table what its features are, else None.
+_Found = tuple[np.ndarray, np.ndarray, np.ndarray | None, Sequence[str] | None]
 
 
 @record
@@ -120,7 +120,7 @@ def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
         features=_names("features", options) or None,
         categories=_names("categories", options),
     )
-    return own_table.encode(table, roles)
+    return *own_table.encode(table, roles), own_table.feature_names(table, roles)
 
 
 def _names(argument: str, options: CsvOptions) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
             _check_default(argument, options, there, f"{path} has no array")
             _check_array(argument, name, found, f"{path}: {own_table.listed(there)}")
     features, labels, clients = (found.get(name) for name in wanted.values())
-    return features, labels, clients
+    return features, labels, clients, None
 
 
 def _array(file: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
@@ -199,7 +199,7 @@ def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
             f"--partition={options.partition}: {path} has a folder for each client, "
             "which divide the images."
         )
-    return images, labels, clients
+    return images, labels, clients, None
 
 
 @attrs.frozen(kw_only=True)
@@ -211,7 +211,8 @@ class Format:
       argument: What comes behind it, for help.
       summary: One line for lists and help.
       options: The record of its options.
-      read: From a path and the options to features, labels and clients.
+      read: From a path and the options to features, labels, clients and, of a table,
+        what the features are.
     """
 
     name: str
@@ -248,9 +249,9 @@ class Format:
         if not found:
             kind = "folder" if self.argument == "DIR" else "file"
             raise TaskError(f"--task={self.name}:{path}: there is no such {kind}.")
-        features, labels, clients = self.read(path, options)
+        features, labels, clients, names = self.read(path, options)
         common = [field.name for field in attrs.fields(OwnOptions)]
-        return own_data.from_arrays(
+        task = own_data.from_arrays(
             features,
             labels,
             clients,
@@ -258,6 +259,7 @@ class Format:
             seed=data_options.seed,
             **{name: getattr(options, name) for name in common},
         )
+        return task if names is None else own_data.with_feature_names(task, names)
 
 
 FORMATS: Mapping[str, Format] = {

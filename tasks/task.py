@@ -51,7 +51,8 @@ class Task:
       fingerprint: A digest of the user's own data and of how they are treated; "" for
         published datasets.
       encoding: How the user's own data are encoded: `classes`, in the order of the
-        model's outputs, and the features' `mean` and `deviation`; else None.
+        model's outputs, the features' `mean` and `deviation`, and of a table their
+        names, `features`; else None.
     """
 
     name: str

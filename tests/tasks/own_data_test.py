@@ -229,6 +229,7 @@ def test_one_column_may_be_named_without_a_list(categories):
     )
     x, _ = task.examples("client_000", "train")
     assert x.shape[1] == 2
+    assert task.encoding["features"] == ["job=a", "job=b"]
 
 
 def test_bytes_are_words_and_a_column_is_there_once():

@@ -61,6 +61,7 @@ def test_columns_become_features_labels_and_clients():
     np.testing.assert_array_equal(x, [[31, 1, 0], [4.5, 0, 1], [20, 1, 0]])
     assert list(y) == ["no", "yes", "no"] and list(clients) == ["x", "y", "x"]
     assert x.dtype == np.float64
+    assert own_table.feature_names(TABLE, roles) == ["age", "job=cook", "job=nurse"]
 
 
 @pytest.mark.parametrize(

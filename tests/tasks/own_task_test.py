@@ -47,6 +47,7 @@ def test_a_csv_file_becomes_a_task_titled_by_its_name(folder):
     assert task.dataset_name == "people"
     assert task.train_client_ids == ("s0", "s1", "s2")
     assert task.examples("s0", "train")[0].shape == (8, 3)
+    assert task.encoding["features"] == ["dose", "sex=f", "sex=m"]
 
 
 def test_an_npz_file_becomes_a_task(folder):

@@ -6,8 +6,8 @@
 
 In the folder `model` of a run: `saved_model`, `weights.npz` (of the last round),
 `round_N.npz` for each checkpoint and, of own data, `encoding.json`: the names of the
-classes, and the mean and deviation by which features were scaled. Arrays are called
-trainable_0, trainable_1, ..., non_trainable_0, ... in the order of the model's weights.
+classes, of a table those of the features, and the mean and deviation by which features
+were scaled. Arrays are called trainable_0, trainable_1, ..., non_trainable_0, ... in the order of the model's weights.
 """
 
 import functools
@@ -197,8 +197,8 @@ class TrainedModel:
       config: What `config.json` holds: hyperparameters, data source, versions.
       encoding: Of own data, what the model's inputs and outputs are: `classes`, in the
         order of the outputs, and `mean` and `deviation`: its inputs are features less
-        their mean, divided by their deviation. None for other datasets, and before the
-        run has ended.
+        their mean, divided by their deviation. Of a table also `features`: columns and,
+        of words, "column=word". None for other datasets, and before the run has ended.
     """
 
     folder: pathlib.Path
