@@ -162,6 +162,8 @@ def encode(
       HyperparameterError: If a column is not there.
     """
     chosen = _chosen(table, roles)
+    if not len(table.columns[roles.label]):
+        raise TaskError(f"{table.name} has no examples.")
     _refuse_missing(table, roles.label)
     labels = own_arrays.whole_numbers_or_words(
         table.columns[roles.label], table.name, table.place

@@ -64,6 +64,12 @@ def test_columns_become_features_labels_and_clients():
     assert own_table.feature_names(TABLE, roles) == ["age", "job=cook", "job=nurse"]
 
 
+def test_a_table_without_rows_is_refused():
+    empty = Table(name="t", columns={name: np.array([]) for name in ("age", "ill")})
+    with pytest.raises(TaskError, match=r"^t has no examples\.$"):
+        own_table.encode(empty, Roles(label="ill", categories=("age",)))
+
+
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
