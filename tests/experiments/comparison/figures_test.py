@@ -133,6 +133,14 @@ def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
     assert medians[0.6] + medians[0.7] == pytest.approx(2)
 
 
+def test_whiskers_end_at_the_percentiles_that_the_legend_names():
+    accuracies = [0.0, 0.5, 0.6, 0.7, 1.0]
+    figure = figures.plot_clients({"fedavg": {"server's model": accuracies}}, None)
+    (axis,) = figure.axes
+    ends = {float(x) for line in axis.lines for x in line.get_xdata()}
+    assert {0.2, 0.88} <= {round(end, 6) for end in ends} and not {0.0, 1.0} & ends
+
+
 def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
     label = "fedprox proximal_strength=0.1 client_learning_rate=0.05 total_rounds=200"
     kinds = {

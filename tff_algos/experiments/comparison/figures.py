@@ -11,6 +11,7 @@ import matplotlib.artist
 import matplotlib.axes
 import matplotlib.figure
 import numpy as np
+from matplotlib import cbook
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -170,15 +171,18 @@ def _draw_boxes(
 ) -> None:
     """Draws the boxes of one kind; a row's are side by side around its place."""
     having = [(y, own) for y, own in enumerate(rows) if kind in own]
-    axis.boxplot(
-        [own[kind] for _, own in having],
+    boxes = cbook.boxplot_stats([own[kind] for _, own in having])
+    for box, (_, own) in zip(boxes, having, strict=True):
+        # Matplotlib's whiskers end at the outermost clients between the percentiles.
+        box["whislo"], box["whishi"] = np.percentile(own[kind], (10, 90))
+    axis.bxp(
+        boxes,
         positions=[
             y + (list(own).index(kind) - (len(own) - 1) / 2) * height
             for y, own in having
         ],
         widths=0.8 * height,
         orientation="horizontal",
-        whis=(10, 90),
         showfliers=False,
         manage_ticks=False,
         patch_artist=True,
