@@ -85,6 +85,17 @@ def test_an_edited_metrics_file_is_an_error_that_names_it(tmp_path):
         columns.read_results(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "summary.json"])
+@pytest.mark.parametrize("content", [None, b'{"rounds": 5, \xdc'])
+def test_a_missing_or_torn_file_is_an_error_that_names_it(tmp_path, name, content):
+    write_run(tmp_path)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ComparisonError, match=rf"{name} cannot be read: "):
+        columns.read_results(tmp_path)
+
+
 def test_the_final_value_is_the_mean_of_the_last_ten_evaluations(tmp_path):
     results = _results(tmp_path, curve=[0.9] * 5 + [0.1] * 5 + [0.2] * 5)
     column = columns.parse_column("final:eval/accuracy")

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tff_algos import messages
 from tff_algos.experiments.comparison import formats
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.comparison.existing_runs import read_settings
@@ -82,13 +83,18 @@ def read_results(folder: pathlib.Path) -> Results:
     """Reads the results that a run wrote to a folder.
 
     Raises:
-      ComparisonError: If they are not those of a completed run.
+      ComparisonError: If they are not those of a completed run, or cannot be read.
     """
+    path = folder / "metrics.csv"
     try:
-        rows = read_rows(folder / "metrics.csv")
+        rows = read_rows(path)
+        path = folder / "summary.json"
+        summary = json.loads(path.read_text())
     except RunError as error:
         raise ComparisonError(str(error)) from error
-    summary = json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError) as error:
+        reason = messages.one_line(error)
+        raise ComparisonError(f"{path} cannot be read: {reason}.") from error
     numbers = dict(_numbers(summary.get("personalization", {})))
     numbers |= _numbers(summary)
     return Results(folder, numbers, rows, summary.get("dataset"), read_settings(folder))
