@@ -46,6 +46,17 @@ def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize("name", ["table.md", "fedavg+seed=0"])
+def test_a_folder_that_cannot_be_written_to_the_end_is_named(program, name, tmp_path):
+    # A folder in place of the table's file, a file in place of the run's folder.
+    blocked = tmp_path / name
+    blocked.mkdir() if name == "table.md" else blocked.touch()
+    with pytest.raises(RunError, match=r"^--output_dir=\S+ cannot be written: "):
+        compare_runs(
+            "fedavg", task="mnist", seeds=1, output_dir=tmp_path, total_rounds=3
+        )
+
+
 @pytest.mark.parametrize("name", ["seeds", "jobs"])
 def test_counts_below_one_are_errors(program, name):
     expected = re.escape(f"{name}=0: expected an integer >= 1.")

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import matplotlib.figure
 
-from tff_algos.experiments import plugins, run_flags
+from tff_algos.experiments import plugins, results_folder, run_flags
 from tff_algos.experiments.comparison import checks, figures, page, report
 from tff_algos.experiments.comparison.columns import (
     Column,
@@ -148,6 +148,7 @@ def run(
 
     Raises:
       ComparisonError: If a row cannot be run, or the folder cannot be used.
+      OutputError: If the folder cannot be written to the end.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +173,11 @@ def run(
                     column.value(results)  # Raises an error for unknown columns.
             live.ended(run, results)
 
-        outcomes = execute_all(runs, jobs, ended, Program(jobs))
+        with results_folder.naming_errors(folder):
+            outcomes = execute_all(runs, jobs, ended, Program(jobs))
     for run in failed:
         tell_failure(run)
     left = [each for of in outcomes.values() for each in of if each is not None]
-    cells = report.write(folder, columns or default_columns(left), outcomes)
+    with results_folder.naming_errors(folder):
+        cells = report.write(folder, columns or default_columns(left), outcomes)
     return Comparison(folder=folder, outcomes=outcomes, cells=cells)
