@@ -364,7 +364,7 @@ def _initial_weights(
         raise HyperparameterError(
             "initial_model",
             options.initial_model,
-            f"the results folder of a run of the same model; {error}",
+            f"the results folder of a run of the same model; {str(error).rstrip('.')}",
         ) from error
 
 
