@@ -8,9 +8,12 @@ import attrs
 import pytest
 
 import tasks
+import tff_algos
+from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
 from tff_algos.experiments import catalog, plugins
+from tff_algos.experiments.errors import RunError
 
 # FedAvg whose clients step by the signs of their gradients: all that it takes.
 SIGN_AVG = '''"""SignAvg: FedAvg whose clients step by the signs of their gradients."""
@@ -118,6 +121,19 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     listed = run_program(*arguments, "--list", environment=environment)
     assert "--sign_threshold=0.0" in listed.out
     assert "Gradients below it count as zero (t; >= 0)" in listed.out
+
+
+def test_an_argument_of_a_builder_that_nothing_gives_is_named(tmp_path):
+    recipe = experiments.Recipe(
+        name="mine",
+        title="Mine",
+        summary="FedAvg",
+        paper="nobody, 2026",
+        build=lambda model: tff_algos.build_fed_avg(model),
+    )
+    expected = "--algo=mine: its builder has the argument model, expected .*model_fn"
+    with pytest.raises(RunError, match=expected):
+        experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
 
 
 def test_entry_points_are_found(sign_avg, monkeypatch):

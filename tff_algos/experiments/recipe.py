@@ -23,6 +23,7 @@ from tff_algos.experiments import (
     robust_aggregators,
 )
 from tff_algos.experiments.declarations import EVERY_TASK, Settings
+from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.settings import (
     Aggregation,
@@ -286,7 +287,18 @@ class Recipe:
             for name, make in derived.items()
             if name in names and name not in given
         }
-        return self.build(**own | made | given)
+        arguments = own | made | given
+        for name, parameter in names.items():
+            is_needed = parameter.default is parameter.empty and parameter.kind in (
+                parameter.POSITIONAL_OR_KEYWORD,
+                parameter.KEYWORD_ONLY,
+            )
+            if is_needed and name not in arguments:
+                raise RunError(
+                    f"--algo={self.name}: its builder has the argument {name}, expected "
+                    f"hyperparameters and any of {', '.join(derived)}."
+                )
+        return self.build(**arguments)
 
     def _aggregator(
         self, task: Task, settings: Settings
