@@ -7,7 +7,8 @@
 In the folder `model` of a run: `saved_model`, `weights.npz` (of the last round),
 `round_N.npz` for each checkpoint and, of own data, `encoding.json`: the names of the
 classes, of a table those of the features, and the mean and deviation by which features
-were scaled. Arrays are called trainable_0, trainable_1, ..., non_trainable_0, ... in the order of the model's weights.
+were scaled. Arrays are called trainable_0, trainable_1, ..., non_trainable_0, ... in
+the order of the model's weights.
 """
 
 import functools

@@ -43,7 +43,7 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     _check_entries(directory)
-    with _locked(directory):
+    with locked(directory):
         for name in _FILES:
             for leftover in files.partial_writes(directory / name):
                 files.remove(leftover)
@@ -94,11 +94,15 @@ def _kind(path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def _locked(directory: pathlib.Path) -> Iterator[None]:
+def locked(directory: pathlib.Path) -> Iterator[None]:
     """Holds the folder's lock file, which names this process, and then removes it.
 
     The kernel releases the lock whenever the process dies, so the lock file of a killed
     run is taken over.
+
+    Raises:
+      FolderInUseError: If another process holds it.
+      OSError: If the folder cannot be written.
     """
     path = directory / LOCK_FILE
     descriptor = _acquire(path)

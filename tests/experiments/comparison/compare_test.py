@@ -6,7 +6,8 @@ import pytest
 
 from tests.testing import programs
 from tff_algos.experiments import compare as compare_runs
-from tff_algos.experiments.errors import RunError
+from tff_algos.experiments import results_folder
+from tff_algos.experiments.errors import FolderInUseError, RunError
 
 
 @pytest.fixture
@@ -55,6 +56,15 @@ def test_a_folder_that_cannot_be_written_to_the_end_is_named(program, name, tmp_
         compare_runs(
             "fedavg", task="mnist", seeds=1, output_dir=tmp_path, total_rounds=3
         )
+
+
+def test_a_folder_is_one_comparisons_at_a_time(program, tmp_path):
+    settings = {"task": "mnist", "seeds": 1, "output_dir": tmp_path, "total_rounds": 3}
+    in_use = pytest.raises(FolderInUseError, match=r"in use by process \d+, started")
+    with results_folder.locked(tmp_path), in_use:
+        compare_runs("fedavg", **settings)
+    assert not program.calls
+    assert compare_runs("fedavg", **settings).num_failed == 0
 
 
 @pytest.mark.parametrize("name", ["seeds", "jobs"])

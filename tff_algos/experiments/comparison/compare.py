@@ -1,5 +1,6 @@
 """A comparison as a function: rows are run, each run in a process, and reported on."""
 
+import contextlib
 import csv
 import io
 import pathlib
@@ -148,6 +149,7 @@ def run(
 
     Raises:
       ComparisonError: If a row cannot be run, or the folder cannot be used.
+      FolderInUseError: If another comparison writes to the folder.
       OutputError: If the folder cannot be written to the end.
     """
     try:
@@ -155,6 +157,21 @@ def run(
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
         raise flag_error("output_dir", folder, expected) from error
+    with contextlib.ExitStack() as held:
+        with results_folder.naming_errors(folder):
+            held.enter_context(results_folder.locked(folder))
+        return _run_alone(rows, modules, seeds, columns, jobs, folder)
+
+
+def _run_alone(
+    rows: Sequence[Row],
+    modules: Sequence[str],
+    seeds: int,
+    columns: Sequence[Column],
+    jobs: int,
+    folder: pathlib.Path,
+) -> Comparison:
+    """Does what `run` does, in a folder that no other comparison writes to."""
     for note in report.notes({row: () for row in rows}):
         print(note, file=sys.stderr, flush=True)
     runs = make_runs(rows, seeds, folder)
