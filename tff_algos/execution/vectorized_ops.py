@@ -14,6 +14,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import pfor
 
+# TensorFlow has no kernel for more axes.
+_MAX_MIRROR_PAD_RANK = 5
+
 
 def _convert_squeeze(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     """Converts the removal of axes: of those of one client, if none are named."""
@@ -91,10 +94,6 @@ def _convert_mirror_pad(
         mode=pfor_input.get_attr("mode").decode(),
     )
     return pfor.wrap(padded)
-
-
-# TensorFlow has no kernel for more axes.
-_MAX_MIRROR_PAD_RANK = 5
 
 
 def _convert_l2_loss(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:

@@ -5,7 +5,7 @@ import csv
 import io
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -152,6 +152,38 @@ def run(
       FolderInUseError: If another comparison writes to the folder.
       OutputError: If the folder cannot be written to the end.
     """
+    with _held(folder):
+        for note in report.notes({row: () for row in rows}):
+            print(note, file=sys.stderr, flush=True)
+        runs = make_runs(rows, seeds, folder)
+        check_folders(runs)
+        to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
+        choices = plugins.load(modules)
+        checks.check(list(to_run), plugins.declare(choices), choices)
+        failed = []
+        with LiveTable(runs) as live:
+
+            def ended(run: Run, results: Results | None) -> None:
+                if results is None:
+                    failed.append(run)
+                else:
+                    for column in columns:
+                        column.value(results)  # Raises an error for unknown columns.
+                live.ended(run, results)
+
+            with results_folder.naming_errors(folder):
+                outcomes = execute_all(runs, jobs, ended, Program(jobs))
+        for run in failed:
+            tell_failure(run)
+        left = [each for of in outcomes.values() for each in of if each is not None]
+        with results_folder.naming_errors(folder):
+            cells = report.write(folder, columns or default_columns(left), outcomes)
+        return Comparison(folder=folder, outcomes=outcomes, cells=cells)
+
+
+@contextlib.contextmanager
+def _held(folder: pathlib.Path) -> Iterator[None]:
+    """Creates a comparison's folder, and locks out other comparisons."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -160,41 +192,4 @@ def run(
     with contextlib.ExitStack() as held:
         with results_folder.naming_errors(folder):
             held.enter_context(results_folder.locked(folder))
-        return _run_alone(rows, modules, seeds, columns, jobs, folder)
-
-
-def _run_alone(
-    rows: Sequence[Row],
-    modules: Sequence[str],
-    seeds: int,
-    columns: Sequence[Column],
-    jobs: int,
-    folder: pathlib.Path,
-) -> Comparison:
-    """Does what `run` does, in a folder that no other comparison writes to."""
-    for note in report.notes({row: () for row in rows}):
-        print(note, file=sys.stderr, flush=True)
-    runs = make_runs(rows, seeds, folder)
-    check_folders(runs)
-    to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
-    choices = plugins.load(modules)
-    checks.check(list(to_run), plugins.declare(choices), choices)
-    failed = []
-    with LiveTable(runs) as live:
-
-        def ended(run: Run, results: Results | None) -> None:
-            if results is None:
-                failed.append(run)
-            else:
-                for column in columns:
-                    column.value(results)  # Raises an error for unknown columns.
-            live.ended(run, results)
-
-        with results_folder.naming_errors(folder):
-            outcomes = execute_all(runs, jobs, ended, Program(jobs))
-    for run in failed:
-        tell_failure(run)
-    left = [each for of in outcomes.values() for each in of if each is not None]
-    with results_folder.naming_errors(folder):
-        cells = report.write(folder, columns or default_columns(left), outcomes)
-    return Comparison(folder=folder, outcomes=outcomes, cells=cells)
+        yield
