@@ -11,24 +11,13 @@ import pathlib
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
 
 import portpicker
 
-# Runs in a separate Python process: requests SIGKILL at the parent's death, checks that
-# the parent has not died before that, and becomes the worker. It avoids `preexec_fn` of
-# `subprocess`, which is unsafe in a process with threads.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
+from tff_algos import child_processes
 
 _POLL_SECONDS = 0.01
 _START_ATTEMPTS = 3
@@ -138,12 +127,10 @@ def _spawn(
 ) -> tuple[subprocess.Popen, threading.Event]:
     """Starts `command`; the event is set once the process has exited.
 
-    The kernel sends the death signal when the *thread* that started the child ends. So
-    the child is started from a separate thread, which then waits for the child's exit.
+    A separate thread starts the child and waits for its exit, since the child is killed
+    when the thread that started it ends.
     """
-    if sys.platform == "linux":
-        launcher = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()))
-        command = (*launcher, *command)
+    command = child_processes.signalled_at_death(command, signal.SIGKILL)
     environment = dict(os.environ)
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     started, exited = threading.Event(), threading.Event()

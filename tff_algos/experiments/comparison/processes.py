@@ -1,13 +1,19 @@
-"""Runs the command line in subprocesses, each with its share of the CPUs."""
+"""Runs the command line in subprocesses, each with its share of the CPUs.
+
+On Linux, a subprocess saves its run and ends when this process dies for any reason.
+"""
 
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
 import numpy as np
+
+from tff_algos import child_processes
 
 _COMMAND = (sys.executable, "-m", "tff_algos.experiments")
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -57,9 +63,10 @@ class Program:
     def _call(
         self, arguments: Sequence[str], log: pathlib.Path, share: set[int] | None
     ) -> int:
+        command = (*_COMMAND, *arguments)
         with open(log, "a") as output:
             process = subprocess.Popen(
-                [*_COMMAND, *arguments],
+                child_processes.signalled_at_death(command, signal.SIGTERM),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": _python_path()},
