@@ -1,6 +1,8 @@
-"""Algorithms and tasks of other packages: an algorithm in 40 lines, outside of this one."""
+"""Algorithms and tasks of other packages, those of docs/extending.md among them."""
 
 import importlib
+import pathlib
+import re
 import sys
 import types
 
@@ -15,67 +17,18 @@ from tff_algos import experiments
 from tff_algos.experiments import catalog, plugins
 from tff_algos.experiments.errors import RunError
 
-# FedAvg whose clients step by the signs of their gradients: all that it takes.
-SIGN_AVG = '''"""SignAvg: FedAvg whose clients step by the signs of their gradients."""
-
-from typing import Annotated
-
-import tensorflow as tf
-import tensorflow_federated as tff
-
-import tff_algos
-from tff_algos import client_works
-from tff_algos.client_works import local_training
-from tff_algos.experiments import Recipe
-from tff_algos.hyperparameters import checked, hparam
+_PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
 
-def _signs(gradient, weight, threshold):
-    keep = tf.cast(tf.abs(gradient) >= threshold, gradient.dtype)
-    return keep * tf.sign(gradient)
-
-
-@checked
-def build_sign_avg(
-    model_fn,
-    client_optimizer_fn,
-    *,
-    sign_threshold: Annotated[float, hparam(low=0, symbol="t")] = 0.0,
-):
-    """Builds SignAvg.
-
-    Args:
-      model_fn: The model.
-      client_optimizer_fn: The optimizer of local steps.
-      sign_threshold: Gradients below it count as zero.
-    """
-    update = client_works.build_local_update(client_optimizer_fn)
-    steps = local_training.corrected_gradients(lambda g, w: _signs(g, w, sign_threshold))
-
-    def client_update(model, round_num, server_weights, data):
-        done = update(model, round_num, server_weights, data.batches, steps)
-        weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
-        return done.report(model, server_weights, weighting), {}
-
-    work = client_works.build_round_process(model_fn, client_update)
-    return tff_algos.compose(model_fn, work)
-
-
-RECIPES = [
-    Recipe(
-        name="sign_avg",
-        title="SignAvg",
-        summary="FedAvg by signs",
-        paper="nobody, 2026",
-        build=build_sign_avg,
-    )
-]
-'''
+def _example(first_word: str) -> str:
+    """Returns the module on the page whose docstring begins so."""
+    pattern = rf'^```python\n("""{first_word}.*?)^```$'
+    return re.search(pattern, _PAGE, re.MULTILINE | re.DOTALL)[1]
 
 
 @pytest.fixture
 def sign_avg(tmp_path, monkeypatch):
-    (tmp_path / "sign_avg_package.py").write_text(SIGN_AVG)
+    (tmp_path / "sign_avg_package.py").write_text(_example("SignAvg"))
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     yield "sign_avg_package"
@@ -121,6 +74,38 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     listed = run_program(*arguments, "--list", environment=environment)
     assert "--sign_threshold=0.0" in listed.out
     assert "Gradients below it count as zero (t; >= 0)" in listed.out
+
+
+def test_the_algorithm_and_the_task_of_the_page_go_together(tmp_path, monkeypatch):
+    (tmp_path / "fed_yogi.py").write_text(_example("FedYogi"))
+    (tmp_path / "turned.py").write_text(_example("Two clusters"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    result = experiments.run(
+        "fed_yogi",
+        "turned",
+        modules=["fed_yogi", "turned"],
+        output_dir=tmp_path / "run",
+        total_rounds=10,
+        spread=0.1,
+        personalization_epochs=0,
+    )
+    assert result.spec.title == "FedYogi on turned"
+    # So near their centers, a line separates clusters that turn by less than a right angle.
+    assert result.metrics["eval/accuracy"][-1] > 0.95
+
+
+def test_the_page_names_what_a_run_gives_to_builders(tmp_path):
+    recipe = experiments.Recipe(
+        name="mine", title="Mine", summary="-", paper="-", build=lambda nothing: None
+    )
+    with pytest.raises(
+        RunError, match="its builder has the argument nothing"
+    ) as raised:
+        experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
+    given = str(raised.value).rstrip(".").partition("any of ")[2].split(", ")
+    rows = re.findall(r"^\| (`.*?`) \| ", _PAGE, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(given)
 
 
 def test_an_argument_of_a_builder_that_nothing_gives_is_named(tmp_path):

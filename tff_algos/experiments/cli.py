@@ -117,7 +117,11 @@ def _versions() -> str:
 def _listed(what: Declarations) -> str:
     if FLAGS.algo is None and FLAGS.task is None:
         return report.catalog(what.algorithms.values(), what.all_tasks)
-    launch = [(n, FLAGS[n].default, FLAGS[n].help) for n in run_flags.LAUNCH_FLAGS]
+    # absl breaks and indents the help of a flag that may be repeated.
+    launch = [
+        (name, FLAGS[name].default, " ".join(FLAGS[name].help.split()))
+        for name in run_flags.LAUNCH_FLAGS
+    ]
     columns = sys.maxsize
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns

@@ -222,7 +222,7 @@ def _flag_row(field: Hyperparameter, value: Any) -> tuple[str, str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None or value is REQUIRED else str(value)
+    return "" if value is None or value is REQUIRED or value == [] else str(value)
 
 
 def markdown_tables(
