@@ -10,20 +10,24 @@ from tasks.task import TaskError
 from tff_algos import messages
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+# Of a PNG file's header: its signature, and where it says how many bits a channel has.
+_PNG, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
 
 
 def read(
     folder: pathlib.Path,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns uint8 images [n, height, width, channels], classes, and clients or None.
+    """Returns images [n, height, width, channels], classes, and clients or None.
+
+    Images are uint8, or float32 in [0, 1] if they have 16 bits per channel.
 
     Args:
       folder: A folder for each class, or a folder for each client with one for each of
         its classes. Hidden files are ignored.
 
     Raises:
-      TaskError: If there are no images, or images of several depths or shapes, or a
-        file that is no image.
+      TaskError: If there are no images, or images of several depths, shapes or
+        numbers of bits, or a file that is no image.
     """
     paths = _files(folder)
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
@@ -58,9 +62,14 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:
     first = _decoded(paths[0])
-    images = np.empty((len(paths), *first.shape), np.uint8)
+    images = np.empty((len(paths), *first.shape), first.dtype)
     for number, path in enumerate(paths):
         image = first if number == 0 else _decoded(path)
+        if image.dtype != first.dtype:
+            raise TaskError(
+                f"{path} has {_bits(image)} bits per channel, but {paths[0]} has "
+                f"{_bits(first)}: convert all to one of them."
+            )
         if image.shape != first.shape:
             raise TaskError(
                 f"{path} is {_size(image)}, but {paths[0]} is {_size(first)}: "
@@ -72,11 +81,22 @@ def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:
 
 def _decoded(path: pathlib.Path) -> np.ndarray:
     try:
-        data = tf.io.decode_image(path.read_bytes(), expand_animations=False)
+        content = path.read_bytes()
+        fine = (
+            content.startswith(_PNG) and content[_PNG_BITS : _PNG_BITS + 1] == b"\x10"
+        )
+        data = tf.io.decode_image(
+            content, dtype=tf.uint16 if fine else tf.uint8, expand_animations=False
+        )
     except (OSError, tf.errors.OpError) as error:
         reason = messages.one_line(error)
         raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
-    return data.numpy()
+    image = data.numpy()
+    return image / np.float32(np.iinfo(np.uint16).max) if fine else image
+
+
+def _bits(image: np.ndarray) -> int:
+    return 8 if image.dtype == np.uint8 else 16
 
 
 def _remedy(image: np.ndarray, first: np.ndarray) -> str:

@@ -38,6 +38,27 @@ def test_outer_folders_are_clients(put, tmp_path):
     assert list(labels) == ["cat", "dog", "cat"]
 
 
+def test_images_of_16_bits_keep_them(put, tmp_path):
+    first, second = np.array([[[0], [1]], [[256], [65535]]], np.uint16), 2
+    put("a/1.png").write_bytes(tf.io.encode_png(first).numpy())
+    other = np.full([2, 2, 1], second, np.uint16)
+    put("b/1.png").write_bytes(tf.io.encode_png(other).numpy())
+    images, _, _ = own_images.read(tmp_path)
+    assert images.dtype == np.float32
+    np.testing.assert_allclose(images[0], first / 65535.0, rtol=1e-6)
+    np.testing.assert_allclose(images[1], other / 65535.0, rtol=1e-6)
+
+
+def test_images_of_8_and_of_16_bits_are_refused(put, tmp_path):
+    put("a/1.png", shape=(2, 2, 1))
+    fine = tf.io.encode_png(np.zeros([2, 2, 1], np.uint16)).numpy()
+    put("b/1.png").write_bytes(fine)
+    with pytest.raises(
+        TaskError, match="b/1.png has 16 bits per channel, but .*a/1.png has 8: convert"
+    ):
+        own_images.read(tmp_path)
+
+
 def test_images_of_different_sizes_are_refused(put, tmp_path):
     put("a/1.png")
     put("b/1.png", shape=(4, 3, 3))
