@@ -125,6 +125,16 @@ def test_fewer_clients_than_a_round_has_by_default_all_take_part(tmp_path):
         ({"epsilon": 0.5}, "it belongs to --algo=fedmgda, --algo=fedmgda_plus"),
         ({"no_such": 1}, "no_such=1 cannot be used with .*: nothing has it"),
         ({"client_learning_rat": 1}, r"has it; did you mean client_learning_rate\?$"),
+        (
+            {"learning_rate": 1},
+            "did you mean client_learning_rate or server_learning_rate or personalization_",
+        ),
+        (
+            {"rounds": 1},
+            r"did you mean total_rounds or rounds_per_eval or rounds_per_ch",
+        ),
+        ({"proximal": 1}, r"nothing has it; did you mean proximal_strength\?$"),
+        ({"mu": 1}, r"nothing has it\.$"),
         ({"client_learning_rate": "x"}, "client_learning_rate='x' .*a number > 0"),
         (
             {"runtime": "native", "runtime_devices": ["CPU:0"]},

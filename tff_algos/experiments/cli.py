@@ -90,9 +90,8 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         _exit_with(f"--flagfile: {files}, or what it includes, is not text ({error}).")
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
-        text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
-        reason = " ".join(text.split()).rstrip(".")
-        _exit_with(f"{reason}; --helpshort shows the flags.")
+        what = run_flags.declared(tuple(_values_of("module", arguments)))
+        _exit_with(f"{run_flags.reason(error, what)}; --helpshort shows the flags.")
 
 
 def _exit_with(error: str) -> NoReturn:

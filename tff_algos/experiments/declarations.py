@@ -133,6 +133,14 @@ class Declarations:
         return users
 
 
+def nearest_names(name: str, names: Iterable[str]) -> Sequence[str]:
+    """Returns up to three names that contain one, or else what is spelled like it."""
+    found = [each for each in names if f"_{name}_" in f"_{each}_"]
+    # Of learning_rate, client_learning_rate comes before client_learning_rate_decay.
+    found.sort(key=lambda each: not (each.startswith(name) or each.endswith(name)))
+    return found[:3] or difflib.get_close_matches(name, names, n=1)
+
+
 def by_user(
     settings: Settings, declared: Mapping[str, Fields], refused: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
@@ -150,22 +158,25 @@ def by_user(
     for name, value in settings.items():
         takers = [user for user, fields in declared.items() if name in fields]
         if not takers:
-            why = refused.get(name) or _nobody(name, tuple(declared))
+            why = refused.get(name) or _nobody(name, declared)
             raise UnusableHyperparameterError(name, value, why)
         for user in takers:
             found[user][name] = declared[user][name].parse(value)
     return found
 
 
-def _nobody(name: str, users: Sequence[str]) -> str:
+def _nobody(name: str, declared: Mapping[str, Fields]) -> str:
     """Says that none of a run's users has a setting, and who has it."""
     users_of = load().users
     owners = users_of.get(name, {})
     belongs = f"it belongs to {', '.join(owners)}"
     if not owners:
-        nearest = difflib.get_close_matches(name, users_of, n=1)
-        belongs = "nothing has it" + "".join(f"; did you mean {n}?" for n in nearest)
-    return f"with {' '.join(users[1:])}: {belongs}"
+        # The algorithm's and the task's before those of every run.
+        own = [each for user in reversed(declared) for each in declared[user]]
+        nearest = nearest_names(name, own) or nearest_names(name, tuple(users_of))
+        question = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        belongs = f"nothing has it{question}"
+    return f"with {' '.join(tuple(declared)[1:])}: {belongs}"
 
 
 def resolve(

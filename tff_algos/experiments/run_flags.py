@@ -199,6 +199,24 @@ def define(what: Declarations, into: flags.FlagValues) -> None:
     _define_settings_flags(what, into)
 
 
+def reason(error: flags.Error | ValueError, what: Declarations) -> str:
+    """Says on one line, without a period, what is wrong with a command line.
+
+    Args:
+      error: What parsing it raised.
+      what: What there is to set.
+    """
+    text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
+    if isinstance(error, flags.UnrecognizedFlagError):
+        text = text.partition(". Did you mean")[0]
+        # What most algorithms have is meant most often.
+        settings = sorted(what.users, key=lambda name: -len(what.users[name]))
+        names = ("algo", "task", *LAUNCH_FLAGS, *settings)
+        nearest = declarations.nearest_names(error.flagname, names)
+        text += f" (did you mean {' or '.join(nearest)}?)" if nearest else ""
+    return " ".join(text.split()).rstrip(".")
+
+
 def settings_of(values: flags.FlagValues, what: Declarations) -> Mapping[str, Any]:
     """Returns the settings whose flags were set."""
     found = {name: values[name].value for name in what.users}

@@ -68,12 +68,12 @@ def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[s
         for argument in arguments
         if argument.startswith(("--module=", "-module="))
     ]
-    run_flags.define(run_flags.declared(tuple(modules)), values)
+    what = run_flags.declared(tuple(modules))
+    run_flags.define(what, values)
     try:
         _, *contenders = values(["compare", *arguments])
     except (flags.Error, ValueError) as error:
-        text = " ".join(str(error).removeprefix("ERROR:: ").split())
-        raise ComparisonError(text) from error
+        raise ComparisonError(run_flags.reason(error, what)) from error
     rest = {name for name in values if values[name].present}
     rest -= {*own, "output_dir", "flagfile"}
     return values, contenders, serialized(values, rest)
