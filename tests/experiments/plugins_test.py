@@ -16,6 +16,7 @@ from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
 from tff_algos.experiments import catalog, plugins
 from tff_algos.experiments.errors import RunError
+from tff_algos.hyperparameters import HyperparameterError
 
 _PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
@@ -76,15 +77,37 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     assert "Gradients below it count as zero (t; >= 0)" in listed.out
 
 
-def test_the_algorithm_and_the_task_of_the_page_go_together(tmp_path, monkeypatch):
+@pytest.fixture
+def page_modules(tmp_path, monkeypatch):
     (tmp_path / "fed_yogi.py").write_text(_example("FedYogi"))
     (tmp_path / "turned.py").write_text(_example("Two clusters"))
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
+    yield ["fed_yogi", "turned"]
+    for name in ("fed_yogi", "turned"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["dp", "aggregator", "compression"])
+def test_what_a_builder_cannot_apply_is_refused(name, page_modules, tmp_path):
+    """A run that only said that it was private would be worse than none."""
+    with pytest.raises(
+        HyperparameterError, match=f"{name}=.* with FedYogi: it has an ag"
+    ):
+        experiments.run(
+            "fed_yogi",
+            "turned",
+            modules=page_modules,
+            output_dir=tmp_path / "run",
+            **{name: "central" if name == "dp" else "median"},
+        )
+
+
+def test_the_algorithm_and_the_task_of_the_page_go_together(page_modules, tmp_path):
     result = experiments.run(
         "fed_yogi",
         "turned",
-        modules=["fed_yogi", "turned"],
+        modules=page_modules,
         output_dir=tmp_path / "run",
         total_rounds=10,
         spread=0.1,

@@ -171,9 +171,12 @@ class Recipe:
         """Other algorithms' settings that it cannot have, and why."""
         if Aggregation not in self.records():
             return {}
-        whys = dict.fromkeys(_PRIVACY, self.not_private) if self.not_private else {}
+        whys = {}
         if "model_aggregator" not in inspect.signature(self.build).parameters:
-            whys |= dict.fromkeys(_AGGREGATOR, "it has an aggregate of its own")
+            own = "it has an aggregate of its own"
+            whys = dict.fromkeys((*_AGGREGATOR, *_PRIVACY), own)
+        if self.not_private:
+            whys |= dict.fromkeys(_PRIVACY, self.not_private)
         return {name: f"with {self.title}: {why}" for name, why in whys.items()}
 
     def _defaults(self) -> Mapping[str, Any]:
