@@ -226,3 +226,15 @@ def test_afls_mixture_follows_what_clients_report():
 def test_models_that_cannot_be_attacked_are_named(model, message):
     with pytest.raises(TypeError, match=message):
         clients.attacked_model(model)
+
+
+def test_client_works_are_known_by_the_attacks_that_they_apply():
+    update = (tf.constant([1.5, -2.0]),)
+    lying = clients.attacked_batches(CLIENT.batches(2, 3), update_scale=-3.0)
+    with attacks.applied_by_client_works() as applied:
+        attacks.sent_update(update, CLIENT.batches(2, 3))
+        assert applied == set()
+        attacks.sent_update(update, lying)
+        assert applied == {"update_scale"}
+    attacks.reported_loss(tf.constant(1.0), lying)
+    assert applied == {"update_scale"}

@@ -1,13 +1,18 @@
 """Who is malicious, when they take part, what their batches say, what is refused."""
 
+import functools
+
 import numpy as np
 import pytest
 from tensorflow_federated import learning
 
+import tasks
 import tff_algos
 from tests.testing import tiny_task
+from tests.testing.speed import some_fast
 from tff_algos.clients.batching import BatchSpec
-from tff_algos.experiments import cohorts, malicious_clients
+from tff_algos.experiments import catalog, cohorts, launch, malicious_clients
+from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.run_spec import RunOptions
 from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import HyperparameterError
@@ -265,3 +270,35 @@ def test_bad_flags_are_named(flags, named, expected):
 )
 def test_an_attack_is_told_in_titles(attack, client_ids, expected):
     assert attack.describe(client_ids) == expected
+
+
+@functools.cache
+def _task_of_blocks():
+    return tasks.from_arrays(
+        np.arange(160.0).reshape(80, 2),
+        np.arange(80) % 2,
+        partition="iid:8",
+        model="mlp",
+        eval_client_fraction=0.25,
+    )
+
+
+# Pooled training has no clients that could attack.
+@pytest.mark.parametrize(
+    "name",
+    some_fast(
+        [name for name in catalog.ALGORITHMS if name != "centralized"],
+        ["fedavg", "reptile", "scaffold"],
+    ),
+)
+def test_the_clients_of_every_algorithm_send_what_an_attack_makes_of_their_update(
+    name, tmp_path
+):
+    """Otherwise `Attack.check_applied` raises an error."""
+    spec = launch.build_spec(
+        catalog.get(name),
+        _task_of_blocks(),
+        {"attack": "scale_update:2"},
+        Launch(output_dir=str(tmp_path)),
+    )
+    assert spec.attack.kind == "scale_update"

@@ -103,6 +103,20 @@ def test_what_a_builder_cannot_apply_is_refused(name, page_modules, tmp_path):
         )
 
 
+def test_an_attack_that_a_client_work_does_not_apply_is_refused(page_modules, tmp_path):
+    with pytest.raises(
+        HyperparameterError,
+        match="attack='scale_update:2' .*calls clients.attacks.sent_u",
+    ):
+        experiments.run(
+            "fed_yogi",
+            "turned",
+            modules=page_modules,
+            output_dir=tmp_path / "run",
+            attack="scale_update:2",
+        )
+
+
 def test_the_algorithm_and_the_task_of_the_page_go_together(page_modules, tmp_path):
     result = experiments.run(
         "fed_yogi",

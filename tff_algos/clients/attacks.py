@@ -8,7 +8,9 @@ aggregator sees the update and needs no support from the algorithm.
 """
 
 import collections
-from collections.abc import Mapping
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +22,9 @@ from tff_algos.models.local_model import Tensors
 _LABEL = "label"
 _LOSS_SCALE, _LOSS_BIAS, _UPDATE_SCALE = "loss_scale", "loss_bias", "update_scale"
 _KEYS = (_LABEL, _LOSS_SCALE, _LOSS_BIAS, _UPDATE_SCALE)
+_applied: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+    "applied", default=None
+)
 
 
 def _is_attacked(label: Any) -> bool:
@@ -134,11 +139,29 @@ def sent_update(update: Tensors, dataset: tf.data.Dataset) -> Tensors:
     return tuple(tensor * tf.cast(scale, tensor.dtype) for tensor in update)
 
 
+@contextlib.contextmanager
+def applied_by_client_works() -> Iterator[set[str]]:
+    """Yields the attacks that client works apply which are built within the context.
+
+    They are named like the arguments of `attacked_batches`. What does not appear has no
+    effect on those client works; a loss is scaled by the model itself.
+    """
+    names: set[str] = set()
+    token = _applied.set(names)
+    try:
+        yield names
+    finally:
+        _applied.reset(token)
+
+
 def _told(dataset: tf.data.Dataset, key: str, default: float) -> tf.Tensor | None:
     """Returns an attack's value, float32 []; None if the batches have no attack."""
     spec = dataset.element_spec
     if not isinstance(spec, tuple) or not _is_attacked(spec[-1]):
         return None
+    applied = _applied.get()
+    if applied is not None:
+        applied.add(key)
     # All batches of a client have the same value, so the first one suffices.
     first = dataset.take(1)
     return first.reduce(tf.constant(default), lambda _, batch: batch[-1][key][0])

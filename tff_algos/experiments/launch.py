@@ -17,6 +17,7 @@ import tasks
 from tasks import origin
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos import execution
+from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
     files,
@@ -245,7 +246,10 @@ def build_spec(
         resolved.get("clients_per_round"),
     )
     initial_weights = _initial_weights(options, task)
-    stages = recipe.stages(attack.task(task) if attack else task, resolved)
+    with attacks.applied_by_client_works() as applied:
+        stages = recipe.stages(attack.task(task) if attack else task, resolved)
+    if attack is not None:
+        attack.check_applied(applied)
     num_rounds = sum(stage.num_rounds for stage in stages)
     for name, pace in paces.items():
         if pace is not None and 0 < num_rounds < pace.rounds:

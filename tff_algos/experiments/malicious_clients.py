@@ -1,6 +1,6 @@
 """Malicious clients of a simulation and their attacks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 import numpy as np
@@ -53,6 +53,22 @@ class Attack:
     def task(self, task: Task) -> Task:
         """Returns the task with the model for attacked batches."""
         return attrs.evolve(task, model=clients.attacked_model(task.model))
+
+    def check_applied(self, applied: Collection[str]) -> None:
+        """Raises `HyperparameterError` if clients' updates would be sent unchanged.
+
+        A bias may be without effect: it says that the algorithm uses no reported losses.
+
+        Args:
+          applied: What the algorithm's client works apply, by
+            `attacks.applied_by_client_works`.
+        """
+        if self.kind == "scale_update" and _ARGUMENTS[self.kind] not in applied:
+            raise HyperparameterError(
+                "attack",
+                f"{self.kind}:{self.value:g}",
+                "an algorithm whose client work calls clients.attacks.sent_update",
+            )
 
     def cohort(self, sampled: Sequence[str]) -> list[str]:
         """Returns a cohort in which malicious clients replace the last honest ones."""
