@@ -225,6 +225,11 @@ def test_flags_make_an_attack():
             "--attack with it",
         ),
         (
+            {"attack": None, "every_round": False},
+            "malicious_every_round=False",
+            "--attack with it",
+        ),
+        (
             {"cohort_size": None},
             "attack='bias:2'",
             "an algorithm that trains on clients, not on pooled data",

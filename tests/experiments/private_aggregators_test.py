@@ -102,6 +102,8 @@ def test_algorithms_with_the_flags_have_an_aggregator_to_replace():
         ({"dp": "central"}, "dp_noise_multiplier or --dp_target_epsilon"),
         ({"dp_noise_multiplier": 1.0}, "cannot be used without --dp"),
         ({"dp_target_epsilon": 8.0}, "cannot be used without --dp"),
+        ({"dp_clip": "1"}, "dp_clip='1' cannot be used without --dp"),
+        ({"dp_delta": 1e-6}, "dp_delta=1e-06 cannot be used without --dp"),
         (
             {"dp": "central", "dp_noise_multiplier": 1.0, "aggregator": "median"},
             "aggregator='median'.*privacy needs a sum",

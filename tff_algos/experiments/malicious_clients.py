@@ -167,6 +167,10 @@ def build(
             raise HyperparameterError(
                 "malicious_clients", malicious_clients, "--attack with it"
             )
+        if not every_round:
+            raise HyperparameterError(
+                "malicious_every_round", every_round, "--attack with it"
+            )
         return None
     kind, value = parse(attack)
     if cohort_size is None:

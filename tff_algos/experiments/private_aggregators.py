@@ -14,9 +14,11 @@ from tff_algos.hyperparameters import (
 )
 from tff_algos.privacy import NoisyRounds
 
-_ADAPTIVE = "adaptive"
-# Flags that nobody uses without --dp.
-_FLAGS = ("dp_noise_multiplier", "dp_target_epsilon")
+ADAPTIVE = "adaptive"
+DELTA = 1e-5
+_NOISE = ("dp_noise_multiplier", "dp_target_epsilon")
+# What says nothing without --dp, and its defaults.
+_OF_DP = {**dict.fromkeys(_NOISE), "dp_clip": ADAPTIVE, "dp_delta": DELTA}
 
 
 @attrs.frozen
@@ -42,7 +44,7 @@ def clip_norm(text: str) -> float | None:
     Raises:
       HyperparameterError: If it is neither a positive number nor "adaptive".
     """
-    if text == _ADAPTIVE:
+    if text == ADAPTIVE:
         return None
     try:
         norm = float(text)
@@ -63,8 +65,8 @@ def check(settings: Mapping[str, Any]) -> None:
       HyperparameterError: If they do not go together.
     """
     if settings["dp"] is None:
-        for name in _FLAGS:
-            if settings[name] is not None:
+        for name, default in _OF_DP.items():
+            if settings[name] != default:
                 raise UnusableHyperparameterError(name, settings[name], "without --dp")
         return
     if settings.get("aggregator"):
@@ -73,7 +75,7 @@ def check(settings: Mapping[str, Any]) -> None:
             settings["aggregator"],
             "with --dp: privacy needs a sum of all updates",
         )
-    if all(settings[name] is None for name in _FLAGS):
+    if all(settings[name] is None for name in _NOISE):
         raise HyperparameterError(
             "dp", settings["dp"], "--dp_noise_multiplier or --dp_target_epsilon with it"
         )

@@ -92,12 +92,14 @@ class Aggregation:
     aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
     compression: Annotated[str | None, hparam(check=compressed_sums.build)] = None
     dp: Annotated[Literal["central"] | None, hparam()] = None
-    dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = "adaptive"
+    dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = (
+        private_aggregators.ADAPTIVE
+    )
     dp_noise_multiplier: Annotated[float | None, hparam(above=0)] = None
     dp_target_epsilon: Annotated[
         float | None, hparam(above=0, replaces="dp_noise_multiplier")
     ] = None
-    dp_delta: Annotated[float, hparam(above=0, below=1)] = 1e-5
+    dp_delta: Annotated[float, hparam(above=0, below=1)] = private_aggregators.DELTA
 
 
 @record
