@@ -79,14 +79,15 @@ ANSWERED_AT_ONCE = {
     ("compare", "--help"): (0, "rounds_to:ACC"),
     ("compare", "fedavg", "fedproxx", "--task=mnist"): (2, "did you mean fedprox"),
     ("compare", "fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0: no row has it"),
-    ("--algos=fedavg",): (2, "Unknown command line flag 'algos' (did you mean algo?)"),
+    ("--algos=fedavg",): (2, "--algos is unknown, did you mean --algo?"),
+    ("--client_learning_rat=1",): (2, "did you mean --client_learning_rate?"),
     ("--algo=uga", "--task=mnist", "--learning_rate=1"): (
         2,
-        "'learning_rate' (did you mean client_learning_rate or server_learning_rate or ",
+        "did you mean --client_learning_rate or --server_learning_rate or --",
     ),
     ("compare", "fedavg", "uga", "--task=mnist", "--rounds=1"): (
         2,
-        "flag 'rounds' (did you mean total_rounds or ",
+        "--rounds is unknown, did you mean --total_rounds or --",
     ),
     ("--algo=fedavgg", "--task=mnist"): (2, "did you mean fedavg"),
     ("--algo=fedavgg",): (2, "did you mean fedavg"),

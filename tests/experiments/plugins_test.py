@@ -15,6 +15,7 @@ from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
 from tff_algos.experiments import catalog, plugins
+from tff_algos.experiments.comparison import command
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -75,6 +76,21 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     listed = run_program(*arguments, "--list", environment=environment)
     assert "--sign_threshold=0.0" in listed.out
     assert "Gradients below it count as zero (t; >= 0)" in listed.out
+
+
+def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path, monkeypatch):
+    (tmp_path / "module_of_this_folder.py").write_text(_example("SignAvg"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert "sign_avg" in plugins.load(["module_of_this_folder"]).algorithms
+
+
+def test_a_comparison_takes_a_module_and_its_flags(sign_avg):
+    words = ["sign_avg", "--module", sign_avg, "--sign_threshold=0.1"]
+    values, contenders, common = command.parse(words)
+    assert contenders == ["sign_avg"]
+    assert values.module == [sign_avg]
+    assert "--sign_threshold=0.1" in common
 
 
 @pytest.fixture
@@ -158,12 +174,49 @@ def test_an_argument_of_a_builder_that_nothing_gives_is_named(tmp_path):
         experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
 
 
+def test_what_a_builder_or_a_loader_must_return_is_said(tmp_path):
+    recipe = experiments.Recipe(
+        name="mine",
+        title="Mine",
+        summary="-",
+        paper="-",
+        build=lambda model_fn: None,
+    )
+    with pytest.raises(RunError, match="--algo=mine: its builder returned None"):
+        experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
+    entry = attrs.evolve(tasks.get("mnist"), name="own", load=lambda *options: None)
+    with pytest.raises(RunError, match="--task=own: its load returned None, expected"):
+        experiments.run("fedavg", entry, output_dir=tmp_path)
+
+
 def test_entry_points_are_found(sign_avg, monkeypatch):
     point = importlib.metadata.EntryPoint("theirs", sign_avg, plugins.ENTRY_POINTS)
     monkeypatch.setattr(
         plugins.importlib.metadata, "entry_points", lambda group: [point]
     )
     assert plugins.load().algorithms["sign_avg"].title == "SignAvg"
+
+
+_RECIPE = """
+import attrs
+from tff_algos.experiments import catalog
+settings = {"mnist": {"client_lerning_rate": 0.1}}
+RECIPES = [attrs.evolve(catalog.get("fedavg"), name="mine", settings=settings)]
+"""
+_ENTRY = """
+import attrs
+import tasks
+settings = {"client_lerning_rate": 0.1}
+TASKS = [attrs.evolve(tasks.get("mnist"), name="mine", settings=settings)]
+"""
+_SETTING = """
+from typing import Annotated
+from tff_algos.experiments import Recipe
+from tff_algos.hyperparameters import hparam
+def build(model_fn, *, memory_decay: Annotated[int, hparam(low=0)] = 1):
+    pass
+RECIPES = [Recipe(name="mine", title="Mine", summary="-", paper="-", build=build)]
+"""
 
 
 @pytest.mark.parametrize(
@@ -176,6 +229,18 @@ def test_entry_points_are_found(sign_avg, monkeypatch):
         (
             "import tff_algos.experiments.catalog as c; RECIPES = [c.get('fedavg')]",
             "--module=bad_package offers fedavg, which is taken",
+        ),
+        (
+            _RECIPE,
+            r"default for client_lerning_rate, .* it; did you mean client_learning_rate\?$",
+        ),
+        (
+            _ENTRY,
+            "mine has a default for client_lerning_rate, but nothing has it",
+        ),
+        (
+            _SETTING,
+            "setting memory_decay of the kind int, but .* others has the kind float",
         ),
     ],
 )

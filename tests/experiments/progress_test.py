@@ -96,6 +96,18 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
     assert last.count("|") == 2 and len(last.split("|")[1]) >= 8, last
 
 
+def test_a_bar_that_also_shows_epsilon_ends_with_the_eta(terminal):
+    stream, screen = terminal
+    with Progress(30, stream=stream) as progress:
+        progress.advance("fedavg", {**ROW, "eval/accuracy": 1.0, "epsilon": 5.5678})
+    stream.flush()
+    last = os.read(screen, 100_000).decode().rstrip("\r\n").split("\r")[-1].rstrip()
+    assert len(last) <= 80, last
+    assert re.search(
+        r"\|, loss 1\.387, held-out 100\.0%, epsilon 5\.568 ETA [\d:]+$", last
+    ), last
+
+
 def test_a_long_step_gives_signs_of_life(monkeypatch):
     monkeypatch.setattr(progress_module, "_FIRST_SIGN", 0.3)
     stream = io.StringIO()

@@ -202,7 +202,7 @@ REFUSED = {
         "--task=mnist",
         "--partition=iid:1" + "0" * 5000,
     ],
-    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*; --helpshort": [
+    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*\. --helpshort": [
         "--algo=fedavg",
         "--task=emnist",
         "--clients_per_round=1" + "0" * 5000,
@@ -213,14 +213,15 @@ REFUSED = {
         "--data=tff",
         "--cache_dir=/" + "a" * 5000,
     ],
-    "flag --clients_per_round=x: invalid literal .*; --helpshort shows the flags": [
+    r"flag --clients_per_round=x: invalid literal .*\. --helpshort shows the flags": [
         "--clients_per_round=x",
     ],
     "flag --data=real: value should be one of <auto|tff|generated>": ["--data=real"],
     "--stderrthreshold must be one of .*'debug', .*, not 'x'": ["--stderrthreshold=x"],
     "Unknown level: 'y'": ["--logger_levels=x:y"],
     "--nolist=3 does not take an argument": ["--nolist=3"],
-    "Unknown command line flag 'algos'": ["--algos=fedavg"],
+    r"--algos is unknown, did you mean --algo\? --helpshort": ["--algos=fedavg"],
+    r"--nonsense_xyz is unknown\. --helpshort": ["--nonsense_xyz"],
     "Unable to open flagfile: .* No such file .*'no.flags'": ["--flagfile=no.flags"],
     r"Unable to open flagfile: .* Is a directory: '\.'": ["--flagfile", "."],
 }

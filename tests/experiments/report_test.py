@@ -72,6 +72,12 @@ def test_the_catalog_has_a_line_for_each():
     assert f"  emnist  {EMNIST.summary}\n" in text
 
 
+def test_the_catalog_fits_a_terminal():
+    text = report.catalog(DECLARED.algorithms.values(), DECLARED.all_tasks, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "with respect to\n                       the weights before\n" in text
+
+
 def _values(text):
     """The flags that a list shows, with their values."""
     flags = [line.split()[0] for line in text.splitlines() if line.startswith("  --")]

@@ -1,9 +1,11 @@
 """The flags of a run, defined from declarations."""
 
+import attrs
 import pytest
 from absl import flags
 
 from tff_algos.experiments import declarations, run_flags
+from tff_algos.experiments.errors import RunError
 
 WHAT = declarations.load()
 
@@ -21,6 +23,17 @@ def test_every_setting_has_a_flag_of_its_kind(values):
         (kind,) = {field.kind for field in by_user.values()}
         expected = {int: "int", float: "float", bool: "bool"}.get(kind, "string")
         assert values[name].flag_type() == expected, name
+
+
+@pytest.mark.parametrize("name", ["data", "list", "help"])
+def test_a_setting_with_the_name_of_another_flag_is_refused(name):
+    theirs = attrs.evolve(
+        WHAT.algorithms["fedavg"], name="theirs", fields={name: WHAT.run["seed"]}
+    )
+    what = attrs.evolve(WHAT, algorithms={**WHAT.algorithms, "theirs": theirs})
+    message = f"--algo=theirs has the setting {name}, but --{name} is another flag"
+    with pytest.raises(RunError, match=message):
+        run_flags.define(what, flags.FlagValues())
 
 
 def test_settings_are_those_that_were_set(values):

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import signal
+import threading
 
 import attrs
 import numpy as np
@@ -222,6 +223,29 @@ def test_a_signal_saves_and_the_same_run_goes_on(
     result = runner.run(make_spec(stages, tmp_path))
     assert result.rounds_done == 9
     assert numbers(tmp_path) == numbers(uninterrupted[0])
+
+
+def test_a_signal_during_an_evaluation_is_told_which_round_ends(
+    stages, tmp_path, monkeypatch
+):
+    answer, answered = runner.outlook.stop_notice, threading.Event()
+    notices = []
+
+    def stop_notice(*arguments):
+        notices.append(answer(*arguments))
+        answered.set()
+        return notices[-1]
+
+    def ask_to_stop(self, round_num, weights):
+        os.kill(os.getpid(), signal.SIGINT)
+        answered.wait(10)
+        return {}
+
+    monkeypatch.setattr(runner.outlook, "stop_notice", stop_notice)
+    monkeypatch.setattr(runner.PeriodicEvaluation, "metrics", ask_to_stop)
+    result = runner.run(make_spec(stages, tmp_path))
+    assert result.rounds_done == 1
+    assert notices[0].startswith("stopping after round 1"), notices
 
 
 def test_a_second_signal_does_not_wait(stages, tmp_path):

@@ -24,6 +24,33 @@ def test_a_signal_is_remembered_and_a_second_raises(number):
     assert signal.getsignal(number) is before
 
 
+def test_a_hang_up_is_never_the_second_signal(capsys):
+    notices = threading.Semaphore(0)
+
+    def notice():
+        notices.release()
+        return "soon"
+
+    before = signal.getsignal(signal.SIGHUP)
+    with StopOnSignal(notice, may_exit=True) as stop:
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is signal.SIGHUP
+        assert notices.acquire(timeout=10)
+    assert signal.getsignal(signal.SIGHUP) is before
+    assert capsys.readouterr().err == "\nsoon\n"
+
+
+def test_a_hang_up_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopOnSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_handlers_are_as_before_after_an_error():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError), StopOnSignal():

@@ -19,7 +19,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -55,17 +55,9 @@ def define_flags(modules: Sequence[str] = ()) -> None:
     run_flags.define(run_flags.declared(tuple(modules)), FLAGS)
 
 
-def _values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
-    """Yields the values of a flag that is needed before flags are parsed."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = argument.partition("=")
-        if name in (f"-{flag}", f"--{flag}"):
-            yield value if equals else following
-
-
 def _define_flags_of(arguments: Sequence[str]) -> None:
     try:
-        define_flags(list(_values_of("module", arguments)))
+        define_flags(list(run_flags.values_of("module", arguments)))
     except RunError as error:
         _exit_with(str(error))
 
@@ -86,12 +78,13 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         # absl ends with status 1 after it has shown help, which is no failure.
         sys.exit(0)
     except UnicodeDecodeError as error:
-        files = " or ".join(_values_of("flagfile", arguments))
+        files = " or ".join(run_flags.values_of("flagfile", arguments))
         _exit_with(f"--flagfile: {files}, or what it includes, is not text ({error}).")
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
-        what = run_flags.declared(tuple(_values_of("module", arguments)))
-        _exit_with(f"{run_flags.reason(error, what)}; --helpshort shows the flags.")
+        what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
+        reason = run_flags.reason(error, what, FLAGS)
+        _exit_with(f"{reason} --helpshort shows the flags.")
 
 
 def _exit_with(error: str) -> NoReturn:
@@ -114,16 +107,16 @@ def _versions() -> str:
 
 
 def _listed(what: Declarations) -> str:
+    columns = sys.maxsize
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
     if FLAGS.algo is None and FLAGS.task is None:
-        return report.catalog(what.algorithms.values(), what.all_tasks)
+        return report.catalog(what.algorithms.values(), what.all_tasks, columns)
     # absl breaks and indents the help of a flag that may be repeated.
     launch = [
         (name, FLAGS[name].default, " ".join(FLAGS[name].help.split()))
         for name in run_flags.LAUNCH_FLAGS
     ]
-    columns = sys.maxsize
-    if sys.stdout.isatty():
-        columns = shutil.get_terminal_size().columns
     return report.settings(what, FLAGS.algo, FLAGS.task, launch, columns)
 
 

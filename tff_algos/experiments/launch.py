@@ -28,6 +28,7 @@ from tff_algos.experiments import (
     runner,
 )
 from tff_algos.experiments.declarations import RUN, Settings, by_user
+from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
@@ -36,6 +37,7 @@ from tff_algos.hyperparameters import (
     UnusableHyperparameterError,
     declared,
 )
+from tff_algos.messages import shown
 from tff_algos.models.untraced import untraced
 from tff_algos.optimizers import build_optimizer
 
@@ -227,6 +229,10 @@ def build_spec(
         )
         load = task.load
         task = load(task_options, data_options)
+        if not isinstance(task, Task):
+            raise RunError(
+                f"--task={task_name}: its load returned {shown(task)}, expected a Task."
+            )
         if launch.runtime == "ray":
             # Workers read clients themselves.
             known = origin.of(task, load, task_options, data_options)

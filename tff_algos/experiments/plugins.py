@@ -2,11 +2,12 @@
 
 A module that has a sequence `RECIPES` of `Recipe`s, or `TASKS` of `tasks.task.TaskEntry`s,
 is found where its package declares it as an entry point of the group "tff_algos", or
-where it is named (`--module=their.module`).
+where it is named (`--module=their.module`); a named one also in the current folder.
 """
 
 import importlib
 import importlib.metadata
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 
@@ -19,6 +20,7 @@ from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions
+from tff_algos.hyperparameters import Hyperparameter
 
 ENTRY_POINTS = "tff_algos"
 
@@ -52,10 +54,11 @@ def load(modules: Sequence[str] = ()) -> Choices:
       modules: Modules to import besides those that packages declare.
 
     Raises:
-      ModuleError: If a module cannot be imported, offers nothing, or offers a name that
-        is taken.
+      ModuleError: If a module cannot be imported, offers nothing, offers a name that is
+        taken, or gives a default to what does not exist.
     """
     algorithms, entries = dict(catalog.ALGORITHMS), dict(tasks.TASKS)
+    kinds, added = _Kinds(), []
     for name, module in _modules(modules):
         recipes = getattr(module, "RECIPES", ())
         offered = getattr(module, "TASKS", ())
@@ -66,11 +69,20 @@ def load(modules: Sequence[str] = ()) -> Choices:
             )
         _add(algorithms, recipes, Recipe, name)
         _add(entries, offered, TaskEntry, name)
+        for each in (*recipes, *offered):
+            kinds.add(_declared(each), name, each.name)
+            added.append(each)
+    for each in added:
+        kinds.check_defaults(each)
     return Choices(algorithms, entries)
 
 
 def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
     declared = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    if names and "" not in sys.path:
+        # Programs look in their own folder instead of the current one. Last, so that no
+        # file there hides a package.
+        sys.path.append("")
     for name in dict.fromkeys([*(point.value for point in declared), *names]):
         try:
             yield name, importlib.import_module(name)
@@ -91,6 +103,52 @@ def _add(known: dict, offered: Iterable, kind: type, module: str) -> None:
         if each.name in known:
             raise ModuleError(f"--module={module} offers {each.name}, which is taken.")
         known[each.name] = each
+
+
+def _declared(offered: Recipe | TaskEntry) -> Mapping[str, Hyperparameter]:
+    if isinstance(offered, Recipe):
+        return offered.hyperparameters()
+    return described(offered.options)
+
+
+class _Kinds:
+    """The kinds of all flags of settings: a name has one kind, whoever has it."""
+
+    def __init__(self) -> None:
+        users = declarations.load().users
+        self._by_name = {n: next(iter(u.values())).kind for n, u in users.items()}
+
+    def add(self, fields: Mapping[str, Hyperparameter], module: str, user: str) -> None:
+        """Adds the settings of an algorithm or a task.
+
+        Raises:
+          ModuleError: If a setting has another kind elsewhere.
+        """
+        for name, field in fields.items():
+            known = self._by_name.setdefault(name, field.kind)
+            if field.kind is not known:
+                raise ModuleError(
+                    f"--module={module}: {user} has the setting {name} of the kind "
+                    f"{field.kind.__name__}, but --{name} of others has the kind "
+                    f"{known.__name__}; choose another name."
+                )
+
+    def check_defaults(self, offered: Recipe | TaskEntry) -> None:
+        """Checks the names of the defaults that an algorithm or a task gives.
+
+        Raises:
+          ModuleError: If nobody has such a setting.
+        """
+        given = offered.settings
+        if isinstance(offered, Recipe):
+            given = {name for of_task in given.values() for name in of_task}
+        for name in given:
+            if name not in self._by_name:
+                nearest = declarations.nearest_names(name, self._by_name)
+                meant = f"; did you mean {' or '.join(nearest)}?" if nearest else "."
+                raise ModuleError(
+                    f"{offered.name} has a default for {name}, but nothing has it{meant}"
+                )
 
 
 def declare(choices: Choices) -> declarations.Declarations:

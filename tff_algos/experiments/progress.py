@@ -25,6 +25,9 @@ _SHOWN_IN_BAR = {
 }
 _BAR = "{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} ETA {remaining}"
 _BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
+# What leaves first if a bar would have fewer columns than these.
+_DISPENSABLE = ("train", "loss")
+_LEAST_BAR = 2
 # Seconds into a step after which a log gets a sign of life; later ones double.
 _FIRST_SIGN = 10.0
 
@@ -86,6 +89,11 @@ class Progress:
             self._bar.close()
 
     @property
+    def done(self) -> int:
+        """How many steps have ended."""
+        return self._done
+
+    @property
     def remaining_seconds(self) -> float | None:
         """About how long the remaining steps take; None before the first has ended."""
         if self._done == self._first:
@@ -122,7 +130,7 @@ class Progress:
         if self._bar is not None:
             # Held-out metrics are not of every round: the latest ones stay.
             self._latest |= _shown(_SHOWN_IN_BAR, metrics, "{:.1f}%")
-            words = [f"{label} {value}" for label, value in self._latest.items()]
+            words = self._fitting_words(title)
             with self._lock:
                 self._bar.bar_format = _BAR
                 self._bar.set_description_str(title, refresh=False)
@@ -142,6 +150,18 @@ class Progress:
             f"ETA {clock((self._total - self._done) / rate)}",
         ]
         self.note("  ".join(words))
+
+    def _fitting_words(self, title: str) -> list[str]:
+        """Returns the latest metrics; tqdm would cut what is last, the ETA."""
+        latest = dict(self._latest)
+        columns = self._bar.ncols or sys.maxsize
+        others = f"{title} {self._total}/{self._total} ||,  ETA 0:00:00"
+        for label in (*_DISPENSABLE, None):
+            words = [f"{name} {value}" for name, value in latest.items()]
+            if len(others) + _LEAST_BAR + len(", ".join(words)) <= columns:
+                break
+            latest.pop(label, None)
+        return words
 
     def _show_signs_of_life(self) -> None:
         if self._bar is not None:

@@ -301,7 +301,12 @@ class Recipe:
                     f"--algo={self.name}: its builder has the argument {name}, expected "
                     f"hyperparameters and any of {', '.join(derived)}."
                 )
-        return self.build(**arguments)
+        built = self.build(**arguments)
+        if built is None:
+            raise RunError(
+                f"--algo={self.name}: its builder returned None, expected a process."
+            )
+        return built
 
     def _aggregator(
         self, task: Task, settings: Settings

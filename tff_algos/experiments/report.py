@@ -140,17 +140,25 @@ def _people_rows(people: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def catalog(algorithms: Iterable[Algorithm], tasks: Iterable[Task]) -> str:
-    """Returns the lists of algorithms and tasks."""
-    algorithm_rows = [(a.name, a.summary) for a in algorithms]
-    task_rows = [(t.name, t.summary) for t in tasks]
+def catalog(
+    algorithms: Iterable[Algorithm],
+    tasks: Iterable[Task],
+    columns: int = sys.maxsize,
+) -> str:
+    """Returns the lists of algorithms and tasks, of at most `columns` a line."""
     return (
-        f"Algorithms (--algo)\n{text_table(algorithm_rows)}\n\n"
-        f"Tasks (--task)\n{text_table(task_rows)}\n\n"
+        f"Algorithms (--algo)\n{_summaries(algorithms, columns)}\n\n"
+        f"Tasks (--task)\n{_summaries(tasks, columns)}\n\n"
         "--list with --algo=..., --task=... or both shows their flags and defaults;\n"
         "--helpshort shows all flags and, in brackets, which algorithms and tasks use\n"
         "them; compare --help tells how to compare algorithms."
     )
+
+
+def _summaries(offered: Iterable[Algorithm | Task], columns: int) -> str:
+    rows = [(each.name, each.summary) for each in offered]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(_wrapped(f"  {n:{width}}  ", text, columns) for n, text in rows)
 
 
 def settings(

@@ -2,13 +2,16 @@
 
 import functools
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
+from tff_algos import messages
 from tff_algos.experiments import declarations
 from tff_algos.experiments.declarations import RUN, Declarations
+from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import NONE, Hyperparameter
 
 # Flags are the calling program's: `--helpshort` shows those of the main module.
@@ -30,6 +33,10 @@ LAUNCH_FLAGS = (
 )
 
 
+# absl defines them only when the program starts.
+_HELP_FLAGS = ("help", "helpfull", "helpshort", "helpxml")
+
+
 @functools.cache
 def declared(modules: tuple[str, ...] = ()) -> Declarations:
     """Returns what can be set; without modules of other packages, at once.
@@ -42,6 +49,15 @@ def declared(modules: tuple[str, ...] = ()) -> Declarations:
     from tff_algos.experiments import plugins  # Takes seconds, as what it imports may.
 
     return plugins.declare(plugins.load(modules))
+
+
+def values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the values of a flag that is needed before flags are parsed."""
+    pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
+    for argument, following in pairs:
+        name, equals, value = argument.partition("=")
+        if name in (f"-{flag}", f"--{flag}"):
+            yield value if equals else following
 
 
 def _define_launch_flags(into: flags.FlagValues) -> None:
@@ -134,9 +150,18 @@ class _OptionalParser(flags.ArgumentParser):
 
 
 def _define_settings_flags(what: Declarations, into: flags.FlagValues) -> None:
-    """Defines one flag per setting; unset, the chosen pair's default holds."""
+    """Defines one flag per setting; unset, the chosen pair's default holds.
+
+    Raises:
+      RunError: If another package's setting has the name of another flag.
+    """
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for name, by_user in sorted(what.users.items()):
+        if name in into or name in _HELP_FLAGS:
+            raise RunError(
+                f"{', '.join(by_user)} has the setting {name}, but --{name} is another "
+                "flag; choose another name."
+            )
         field = next(iter(by_user.values()))
         text = _help(name, what)
         if field.kind is bool:
@@ -194,27 +219,33 @@ def define(what: Declarations, into: flags.FlagValues) -> None:
     Args:
       what: What there is to set.
       into: Where to define them.
+
+    Raises:
+      RunError: If another package's setting has the name of another flag.
     """
     _define_launch_flags(into)
     _define_settings_flags(what, into)
 
 
-def reason(error: flags.Error | ValueError, what: Declarations) -> str:
-    """Says on one line, without a period, what is wrong with a command line.
+def reason(
+    error: flags.Error | ValueError, what: Declarations, values: flags.FlagValues
+) -> str:
+    """Says on one line what is wrong with a command line.
 
     Args:
       error: What parsing it raised.
       what: What there is to set.
+      values: The flags that there are.
     """
-    text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
     if isinstance(error, flags.UnrecognizedFlagError):
-        text = text.partition(". Did you mean")[0]
         # What most algorithms have is meant most often.
-        settings = sorted(what.users, key=lambda name: -len(what.users[name]))
-        names = ("algo", "task", *LAUNCH_FLAGS, *settings)
+        names = sorted(values, key=lambda name: -len(what.users.get(name, ())))
         nearest = declarations.nearest_names(error.flagname, names)
-        text += f" (did you mean {' or '.join(nearest)}?)" if nearest else ""
-    return " ".join(text.split()).rstrip(".")
+        meant = " or ".join(f"--{name}" for name in nearest)
+        question = f", did you mean {meant}?" if meant else "."
+        return f"--{messages.shortened(error.flagname)} is unknown{question}"
+    text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
+    return f"{' '.join(text.split()).rstrip('.')}."
 
 
 def settings_of(values: flags.FlagValues, what: Declarations) -> Mapping[str, Any]:

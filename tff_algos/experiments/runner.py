@@ -321,10 +321,10 @@ class _Training:
     def stop_notice(self) -> str:
         """Says what a signal to stop does and what is saved."""
         progress = self._progress
+        # A round is done after its evaluation; its weights are there before.
+        done = self.rounds_done if progress is None else progress.done
         in_step = None if progress is None else progress.remaining_in_step
-        return outlook.stop_notice(
-            self.rounds_done, self._spec.total_rounds, self._saved, in_step
-        )
+        return outlook.stop_notice(done, self._spec.total_rounds, self._saved, in_step)
 
 
 def _child_memory() -> int:

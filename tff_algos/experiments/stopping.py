@@ -1,4 +1,4 @@
-"""Stopping between rounds on SIGINT and SIGTERM."""
+"""Stopping between rounds on SIGINT, SIGTERM and SIGHUP."""
 
 import os
 import signal
@@ -9,14 +9,18 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+# Of a terminal, or a comparison, that is gone.
+_HANG_UP = signal.SIGHUP
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, _HANG_UP)
 
 
 class StopOnSignal:
     """Records a stop signal instead of ending the process; a second one does not wait.
 
-    As a context manager it handles SIGINT and SIGTERM. It does so in the main thread
-    only, because Python does not allow signal handlers in others.
+    As a context manager it handles SIGINT, SIGTERM and, unless it is ignored as under
+    `nohup`, SIGHUP. It does so in the main thread only, because Python does not allow
+    signal handlers in others. SIGHUP never counts as the second signal, since the kernel
+    may send it several times, once for each thread of a parent that is killed.
 
     Python runs handlers between two steps of its own, hence not before a computation of
     many seconds in TensorFlow has ended. So a thread reads the numbers of signals from a
@@ -47,7 +51,8 @@ class StopOnSignal:
         if threading.current_thread() is not threading.main_thread():
             return self
         for number in _NUMBERS:
-            self._previous[number] = signal.signal(number, self._handle)
+            if number != _HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._handle)
         self._sockets = reader, writer = socket.socketpair()
         writer.setblocking(False)
         self._previous_fd = signal.set_wakeup_fd(
@@ -78,15 +83,16 @@ class StopOnSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.received is not None:
+        if self.received is None:
+            self.received = signal.Signals(number)
+        elif number != _HANG_UP:
             raise KeyboardInterrupt
-        self.received = signal.Signals(number)
 
     def _watch(self, reader: socket.socket) -> None:
         count = 0
         while received := reader.recv(1):
             number = received[0]
-            if number not in _NUMBERS:
+            if number not in _NUMBERS or (count and number == _HANG_UP):
                 continue
             count += 1
             if count == 1 and self._notice is not None:

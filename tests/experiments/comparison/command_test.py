@@ -59,7 +59,11 @@ def test_help_says_what_the_command_does(capsys):
             "--columns=nothing: expected",
         ),
         (["fedavg", "--task=mnist", "--seeds=0"], "seeds=0"),
-        (["fedavg", "--task=mnist", "--job=2"], "Unknown command line flag 'job'"),
+        (
+            ["fedavg", "--task=mnist", "--job=2"],
+            r"--job is unknown, did you mean --jobs\?",
+        ),
+        (["fedavg", "--task=mnist", "--seds=2"], r"did you mean --seeds\?"),
         (
             ["fedavg", "--task=mnist", "--output_dir=/dev/null/a"],
             "/dev/null/a: .*folder",

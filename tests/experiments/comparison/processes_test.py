@@ -18,6 +18,24 @@ def test_the_command_is_called_and_its_output_kept(tmp_path, monkeypatch):
     assert log.read_text() == "before\n['--a=1']\n"
 
 
+def test_the_command_imports_what_this_process_can_and_nothing_else(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "tasks.py").write_text("raise ImportError('another package')")
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "their_module.py").write_text(
+        "import attrs; from tff_algos.experiments import catalog\n"
+        "RECIPES = [attrs.evolve(catalog.get('fedavg'), name='theirs')]"
+    )
+    monkeypatch.syspath_prepend(str(modules))
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log.txt"
+    status = processes.Program()(["--module=their_module", "--list"], log)
+    assert status == 0, log.read_text()
+    assert "theirs" in log.read_text()
+
+
 @pytest.mark.parametrize(
     ("jobs", "shares"),
     [(1, [{0, 2, 5}]), (2, [{0, 2}, {5}]), (4, [{0}, {2}, {5}, {0}])],

@@ -2,6 +2,8 @@
 
 import csv
 
+import attrs
+
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments.comparison import report
 from tff_algos.experiments.comparison.columns import parse_column, read_results
@@ -72,6 +74,17 @@ def test_notes_say_what_was_left_out(tmp_path):
         "fedavg does not have --memory_size.",
     ]
     assert report.notes({Row(label="a"): [None]}) == []
+
+
+def test_notes_say_who_is_under_attack(tmp_path):
+    (run, _), *_ = _outcomes(tmp_path).values()
+    attack = {"attack": "scale:10", "malicious_clients": "0.05"}
+    attacked = [attrs.evolve(run, settings={**run.settings, **attack})]
+    flags = "--attack=scale:10 --malicious_clients=0.05"
+    outcomes = {Row(label="a"): [run], Row(label="b"): attacked}
+    assert report.notes(outcomes) == [f"Under attack, {flags}: b."]
+    outcomes = {Row(label="a"): attacked, Row(label="b"): attacked}
+    assert report.notes(outcomes) == [f"Under attack, {flags}: all rows."]
 
 
 def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):

@@ -105,7 +105,12 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
         (["{}"], [], [], "is neither an algorithm, a flag file nor the folder of a ru"),
         (["fedavg"], [], [], "--task is missing for fedavg"),
         (["fedavg"], ["--task=mnits"], [], "--task=mnits is unknown, .* mnist"),
-        (["fedavg"], [TASK, "--total_round=3"], [], "total_round'"),
+        (
+            ["fedavg"],
+            [TASK, "--total_round=3"],
+            [],
+            r"--total_round is unknown, did you mean --total_rounds\?",
+        ),
         (["fedavg"], [TASK, "--total_rounds=many"], [], "total_rounds=many"),
         (["fedavg"], [TASK, "--total_rounds=-1"], [], "fedavg: --total_rounds=-1"),
         (["fedavg"], [TASK, "--memory_size=3"], [], "--memory_size=3: no row has it; "),

@@ -63,17 +63,12 @@ def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[s
     )
     flags.DEFINE_bool("help", False, "Explain the command.", flag_values=values)
     own = set(values)
-    modules = [
-        argument.partition("=")[2]
-        for argument in arguments
-        if argument.startswith(("--module=", "-module="))
-    ]
-    what = run_flags.declared(tuple(modules))
+    what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
     run_flags.define(what, values)
     try:
         _, *contenders = values(["compare", *arguments])
     except (flags.Error, ValueError) as error:
-        raise ComparisonError(run_flags.reason(error, what)) from error
+        raise ComparisonError(run_flags.reason(error, what, values)) from error
     rest = {name for name in values if values[name].present}
     rest -= {*own, "output_dir", "flagfile"}
     return values, contenders, serialized(values, rest)

@@ -15,7 +15,8 @@ import numpy as np
 
 from tff_algos import child_processes
 
-_COMMAND = (sys.executable, "-m", "tff_algos.experiments")
+# Without -P, a file or folder `tasks` in the current folder would be imported as ours.
+_COMMAND = (sys.executable, "-P", "-m", "tff_algos.experiments")
 _ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -29,8 +30,7 @@ def cpu_shares(jobs: int) -> list[set[int]]:
 
 def _python_path() -> str:
     """Returns where a process finds this package, and what this one may import."""
-    others = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(_ROOT), *([others] if others else [])])
+    return os.pathsep.join([str(_ROOT), *(path or os.getcwd() for path in sys.path)])
 
 
 class Program:
@@ -66,7 +66,7 @@ class Program:
         command = (*_COMMAND, *arguments)
         with open(log, "a") as output:
             process = subprocess.Popen(
-                child_processes.signalled_at_death(command, signal.SIGTERM),
+                child_processes.signalled_at_death(command, signal.SIGHUP),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": _python_path()},

@@ -89,7 +89,26 @@ def notes(outcomes: Outcomes) -> list[str]:
                 f"{row.label} has defaults of its own: {', '.join(row.own_defaults)}. "
                 "As flags of the command they hold for all rows."
             )
-    return found
+    return [*found, *_attacks(outcomes)]
+
+
+def _attacks(outcomes: Outcomes) -> list[str]:
+    """Says which rows are under which attack."""
+    rows: dict[str, list[str]] = {}
+    for row, results in outcomes.items():
+        settings = next((each.settings for each in results if each is not None), {})
+        if settings.get("attack"):
+            shown = [
+                f"--{name}={settings[name]}"
+                for name in ("attack", "malicious_clients")
+                if settings.get(name) is not None
+            ]
+            rows.setdefault(" ".join(shown), []).append(row.label)
+    return [
+        f"Under attack, {flags}: "
+        f"{'all rows' if len(labels) == len(outcomes) else ', '.join(labels)}."
+        for flags, labels in rows.items()
+    ]
 
 
 def write(folder: pathlib.Path, columns: Sequence[Column], outcomes: Outcomes) -> Table:

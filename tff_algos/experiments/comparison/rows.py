@@ -149,7 +149,7 @@ def parse_flags(arguments: Sequence[str], what: Declarations) -> flags.FlagValue
     try:
         (_, *others) = values(["compare", *arguments])
     except (flags.Error, ValueError) as error:
-        raise ComparisonError(run_flags.reason(error, what)) from error
+        raise ComparisonError(run_flags.reason(error, what, values)) from error
     if others:
         raise ComparisonError(f"{messages.shown(others[0])} is not a flag.")
     return values
