@@ -1,4 +1,7 @@
-"""Every preset is a run that the command line would take."""
+"""Every preset is a run that the command line would take.
+
+`python -m tests.presets_test` writes the pages that list each paper's presets.
+"""
 
 import pathlib
 import re
@@ -13,6 +16,7 @@ from tff_algos.experiments.recipe import EVERY_TASK
 _ROOT = pathlib.Path(__file__).parents[1]
 _PRESETS = _ROOT / "presets"
 _FOLDERS = sorted({path.parent for path in _PRESETS.rglob("*.flags")})
+_PAPERS = sorted({folder.relative_to(_PRESETS).parts[0] for folder in _FOLDERS})
 
 _LETTERS = {
     "b": "client_batch_size",
@@ -23,10 +27,9 @@ _LETTERS = {
 
 
 def test_every_paper_has_presets():
-    papers = {folder.relative_to(_PRESETS).parts[0] for folder in _FOLDERS}
-    assert papers == {"fedavg", "fedmgda", "gradma", "personalized_fedavg", "uga"}
+    assert _PAPERS == ["fedavg", "fedmgda", "gradma", "personalized_fedavg", "uga"]
     readme = (_PRESETS / "README.md").read_text()
-    assert all(f"`{paper}/`" in readme for paper in papers)
+    assert all(f"[`{paper}/`]({paper}/README.md)" in readme for paper in _PAPERS)
 
 
 def _lines(path):
@@ -34,6 +37,34 @@ def _lines(path):
     lines = path.read_text().splitlines()
     comments = [line for line in lines if line.startswith("#")]
     return comments, lines[len(comments) :]
+
+
+def _text(comments):
+    return " ".join(line.removeprefix("#").strip() for line in comments)
+
+
+def _page(paper):
+    """Returns the page of a paper's presets, with what their first lines say."""
+    how = f"--flagfile=presets/{paper}/FOLDER/NAME.flags"
+    results = f"[Our results](../../docs/papers/{paper}.md)."
+    parts = [
+        f"# Presets of `{paper}/`",
+        "*Which tables and figures can be run, and what did the paper report?*",
+        f"{results} The row `NAME` of the table `FOLDER` runs with `{how}`.",
+    ]
+    for folder in (each for each in _FOLDERS if each.parent.name == paper):
+        rows = ["| preset | published number, or note |", "|---|---|"]
+        for path in sorted(folder.glob("*.flags")):
+            if path.stem != "common":
+                rows.append(f"| `{path.stem}` | {_text(_lines(path)[0])} |")
+        about = _text(_lines(folder / "common.flags")[0])
+        parts += [f"## {folder.name}", about, "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+@pytest.mark.parametrize("paper", _PAPERS)
+def test_the_page_of_a_paper_lists_its_presets(paper):
+    assert (_PRESETS / paper / "README.md").read_text() == _page(paper)
 
 
 def _names(flags):
@@ -82,3 +113,8 @@ def test_full_batches_are_one_step():
     assert "--client_batch_size=400" in shared
     assert "--client_test_fraction=0.2" in shared
     assert "--partition=shards:5" in shared
+
+
+if __name__ == "__main__":
+    for each in _PAPERS:
+        (_PRESETS / each / "README.md").write_text(_page(each))

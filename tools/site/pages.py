@@ -13,6 +13,10 @@ _PAGES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "presets/README.md": "presets/README.md",
+    **{
+        str(path.relative_to(_ROOT)): str(path.relative_to(_ROOT))
+        for path in sorted((_ROOT / "presets").glob("*/README.md"))
+    },
 }
 # Files that links may name but the site has not: their names are shown alone.
 _UNPUBLISHED = re.compile(r"\[([^\]]+)\]\((?:[^)]*/)?(?:LICENSE|[^)]*\.ipynb)\)")
