@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from tests.testing.made_up_runs import write_run
@@ -99,7 +100,8 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
     kept = figures.client_accuracies([results])
     assert kept == {"server's model": [0.5], "personalized": [0.75], "own model": [0.8]}
     shared = {"server's model": [0.2], "personalized": [0.3]}
-    figure = figures.plot_clients({"fedavg": shared, "ditto": kept}, None)
+    many = [{kind: 10 * own for kind, own in row.items()} for row in (shared, kept)]
+    figure = figures.plot_clients({"fedavg": many[0], "ditto": many[1]}, None)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
         "server's model",
@@ -115,8 +117,8 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
 def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
     figure = figures.plot_clients(
         {
-            "fedavg": {"server's model": [0.2, 0.4]},
-            "uga": {"server's model": [0.6], "personalized": [0.7]},
+            "fedavg": {"server's model": [0.2, 0.4] * 5},
+            "uga": {"server's model": [0.6] * 10, "personalized": [0.7] * 10},
         },
         "mnist",
     )
@@ -134,11 +136,11 @@ def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
 
 
 def test_whiskers_end_at_the_percentiles_that_the_legend_names():
-    accuracies = [0.0, 0.5, 0.6, 0.7, 1.0]
+    accuracies = np.linspace(0, 1, 11) ** 2
     figure = figures.plot_clients({"fedavg": {"server's model": accuracies}}, None)
     (axis,) = figure.axes
     ends = {float(x) for line in axis.lines for x in line.get_xdata()}
-    assert {0.2, 0.88} <= {round(end, 6) for end in ends} and not {0.0, 1.0} & ends
+    assert {0.01, 0.81} <= {round(end, 6) for end in ends} and not {0.0, 1.0} & ends
 
 
 def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
@@ -154,3 +156,18 @@ def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
     one, other = (label.get_window_extent() for label in axis.get_yticklabels())
     assert not one.overlaps(other)
+
+
+def test_few_clients_are_shown_themselves():
+    few, many = [0.2, 0.6], list(np.linspace(0, 1, 12))
+    kinds = ({"server's model": few}, {"server's model": many})
+    figure = figures.plot_clients(dict(zip("ab", kinds, strict=True)), None)
+    (axis,) = figure.axes
+    shown = [line.get_xdata().tolist() for line in axis.lines]
+    assert few in shown and many not in shown
+    assert len(axis.patches) == 1
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"a client", "median", "mean"} <= set(labels)
+    alone = figures.plot_clients({"a": kinds[0]}, None)
+    labels = [text.get_text() for text in alone.legends[0].get_texts()]
+    assert labels == ["server's model", "a client", "mean"]

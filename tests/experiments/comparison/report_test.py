@@ -101,3 +101,19 @@ def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
     assert page.count('src="data:image/png;base64,iVBOR') == 2
     # One file that needs no other.
     assert "http" not in page and "href" not in page
+
+
+def test_what_a_tenth_of_few_clients_is_is_said_where_it_is_shown(tmp_path):
+    write_run(tmp_path / "run", curve=(0.1, 0.6))
+    results = read_results(tmp_path / "run")
+    worst = parse_column("initial_accuracy_worst_decile")
+    note = "Of fewer than 10 clients, a tenth is one client."
+
+    def notes(column, num_clients):
+        numbers = {"num_clients": num_clients, worst.name: 0.5}
+        run = attrs.evolve(results, summary=results.summary | numbers)
+        return report.build_table([column], {Row(label="fedavg"): [run]}).notes
+
+    assert note in notes(worst, 2)
+    assert note not in notes(worst, 10)
+    assert note not in notes(COLUMNS[0], 2)

@@ -104,6 +104,9 @@ _MODELS = types.MappingProxyType(
 _MEAN = types.MappingProxyType(
     {"marker": "D", "markersize": 4, "markeredgecolor": "black"}
 )
+# The percentiles of fewer clients would lie between clients, so these are shown.
+_LEAST_IN_BOX = 10
+_CLIENT = types.MappingProxyType({"linestyle": "", "marker": "o", "alpha": 0.6})
 
 
 def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float]]:
@@ -156,7 +159,8 @@ def plot_clients(
     axis.grid(axis="x", alpha=0.3)
     if dataset:
         figure.suptitle(f"clients of {wrapped(dataset, 6.5)}", fontsize=10)
-    handles = _box_handles(kinds)
+    sizes = [len(own) for row in by_label.values() for own in row.values()]
+    handles = _handles(kinds, sizes)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=4, fontsize=_FONT_SIZE
     )
@@ -170,17 +174,25 @@ def _draw_boxes(
     height: float,
 ) -> None:
     """Draws the boxes of one kind; a row's are side by side around its place."""
-    having = [(y, own) for y, own in enumerate(rows) if kind in own]
-    boxes = cbook.boxplot_stats([own[kind] for _, own in having])
-    for box, (_, own) in zip(boxes, having, strict=True):
+    having = {
+        y + (list(own).index(kind) - (len(own) - 1) / 2) * height: own[kind]
+        for y, own in enumerate(rows)
+        if kind in own
+    }
+    of_many = {y: own for y, own in having.items() if len(own) >= _LEAST_IN_BOX}
+    for y in having.keys() - of_many.keys():
+        clients = having[y]
+        axis.plot(clients, [y] * len(clients), color=_MODELS[kind], **_CLIENT)
+        axis.plot(np.mean(clients), y, linestyle="", color=_MODELS[kind], **_MEAN)
+    if not of_many:
+        return
+    boxes = cbook.boxplot_stats(list(of_many.values()))
+    for box, own in zip(boxes, of_many.values(), strict=True):
         # Matplotlib's whiskers end at the outermost clients between the percentiles.
-        box["whislo"], box["whishi"] = np.percentile(own[kind], (10, 90))
+        box["whislo"], box["whishi"] = np.percentile(own, (10, 90))
     axis.bxp(
         boxes,
-        positions=[
-            y + (list(own).index(kind) - (len(own) - 1) / 2) * height
-            for y, own in having
-        ],
+        positions=list(of_many),
         widths=0.8 * height,
         orientation="horizontal",
         showfliers=False,
@@ -194,12 +206,23 @@ def _draw_boxes(
     )
 
 
-def _box_handles(kinds: Sequence[str]) -> list[matplotlib.artist.Artist]:
-    """Returns what the legend of boxes says of colors and of a box's parts."""
-    return [
-        *(Patch(color=_MODELS[kind], alpha=0.5, label=kind) for kind in kinds),
-        Patch(facecolor="none", edgecolor="black", label="box: middle half"),
-        Line2D([], [], color="black", label="whiskers: 10th to 90th percentile"),
-        Line2D([], [], linestyle="", color="black", marker="|", label="median"),
-        Line2D([], [], linestyle="", color="lightgray", label="mean", **_MEAN),
-    ]
+def _handles(
+    kinds: Sequence[str], sizes: Sequence[int]
+) -> list[matplotlib.artist.Artist]:
+    """Returns what the legend says of colors and marks.
+
+    Args:
+      kinds: The models.
+      sizes: Of how many clients each box, or what is shown in its place, is.
+    """
+    handles = [Patch(color=_MODELS[kind], alpha=0.5, label=kind) for kind in kinds]
+    if max(sizes, default=0) >= _LEAST_IN_BOX:
+        handles += [
+            Patch(facecolor="none", edgecolor="black", label="box: middle half"),
+            Line2D([], [], color="black", label="whiskers: 10th to 90th percentile"),
+            Line2D([], [], linestyle="", color="black", marker="|", label="median"),
+        ]
+    if min(sizes, default=_LEAST_IN_BOX) < _LEAST_IN_BOX:
+        handles.append(Line2D([], [], color="gray", label="a client", **_CLIENT))
+    mean = Line2D([], [], linestyle="", color="lightgray", label="mean", **_MEAN)
+    return [*handles, mean]

@@ -75,7 +75,7 @@ def build_table(columns: Sequence[Column], outcomes: Outcomes) -> Table:
         ]
         lines.append([label, *values, *([row.published or ""] * published)])
     header = ["", *(column.header for column in columns), *(["published"] * published)]
-    return Table(header, lines, notes(outcomes))
+    return Table(header, lines, [*notes(outcomes), *_tenths(columns, outcomes)])
 
 
 def notes(outcomes: Outcomes) -> list[str]:
@@ -90,6 +90,15 @@ def notes(outcomes: Outcomes) -> list[str]:
                 "As flags of the command they hold for all rows."
             )
     return [*found, *_attacks(outcomes)]
+
+
+def _tenths(columns: Sequence[Column], outcomes: Outcomes) -> list[str]:
+    """Says what a tenth of few clients is, where the table shows one."""
+    shown = any(column.name.endswith("_decile") for column in columns)
+    runs = [each for results in outcomes.values() for each in results if each]
+    if shown and any(each.summary.get("num_clients", 10) < 10 for each in runs):
+        return ["Of fewer than 10 clients, a tenth is one client."]
+    return []
 
 
 def _attacks(outcomes: Outcomes) -> list[str]:
