@@ -19,6 +19,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em;
 table { border-collapse: collapse; }
 th, td { border-bottom: 1px solid #ccc; padding: .3em .8em; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
+.table { overflow-x: auto; }
 img { max-width: 100%; }
 dl { display: grid; grid-template-columns: max-content auto; column-gap: 1em; }
 dd { margin: 0; }
@@ -56,15 +57,16 @@ def render(
     )
     heading = html.escape(title(outcomes))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{heading}</title>
 <style>{_STYLE}</style></head><body>
 <h1>{heading}</h1>
 <dl>
 {told}
 </dl>
-<table><thead><tr>{_elements("th", header)}</tr></thead><tbody>
+<div class="table"><table><thead><tr>{_elements("th", header)}</tr></thead><tbody>
 {body}
-</tbody></table>
+</tbody></table></div>
 {_elements("p", notes)}
 {images}
 {_flags(outcomes)}</body></html>
