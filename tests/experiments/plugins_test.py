@@ -148,10 +148,14 @@ def test_the_algorithm_and_the_task_of_the_page_go_together(page_modules, tmp_pa
     assert result.metrics["eval/accuracy"][-1] > 0.95
 
 
-def test_the_page_names_what_a_run_gives_to_builders(tmp_path):
-    recipe = experiments.Recipe(
-        name="mine", title="Mine", summary="-", paper="-", build=lambda nothing: None
+def _recipe(build):
+    return experiments.Recipe(
+        name="mine", title="Mine", summary="-", paper="-", build=build
     )
+
+
+def test_the_page_names_what_a_run_gives_to_builders(tmp_path):
+    recipe = _recipe(lambda nothing: None)
     with pytest.raises(
         RunError, match="its builder has the argument nothing"
     ) as raised:
@@ -162,26 +166,14 @@ def test_the_page_names_what_a_run_gives_to_builders(tmp_path):
 
 
 def test_an_argument_of_a_builder_that_nothing_gives_is_named(tmp_path):
-    recipe = experiments.Recipe(
-        name="mine",
-        title="Mine",
-        summary="FedAvg",
-        paper="nobody, 2026",
-        build=lambda model: tff_algos.build_fed_avg(model),
-    )
+    recipe = _recipe(lambda model: tff_algos.build_fed_avg(model))
     expected = "--algo=mine: its builder has the argument model, expected .*model_fn"
     with pytest.raises(RunError, match=expected):
         experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
 
 
 def test_what_a_builder_or_a_loader_must_return_is_said(tmp_path):
-    recipe = experiments.Recipe(
-        name="mine",
-        title="Mine",
-        summary="-",
-        paper="-",
-        build=lambda model_fn: None,
-    )
+    recipe = _recipe(lambda model_fn: None)
     with pytest.raises(RunError, match="--algo=mine: its builder returned None"):
         experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
     entry = attrs.evolve(tasks.get("mnist"), name="own", load=lambda *options: None)

@@ -8,7 +8,7 @@ where it is named (`--module=their.module`); a named one also in the current fol
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import ModuleType
 
 import attrs
@@ -58,7 +58,8 @@ def load(modules: Sequence[str] = ()) -> Choices:
         taken, or gives a default to what does not exist.
     """
     algorithms, entries = dict(catalog.ALGORITHMS), dict(tasks.TASKS)
-    kinds, added = _Kinds(), []
+    users, added = declarations.load().users, []
+    kinds = {name: next(iter(of.values())).kind for name, of in users.items()}
     for name, module in _modules(modules):
         recipes = getattr(module, "RECIPES", ())
         offered = getattr(module, "TASKS", ())
@@ -70,10 +71,10 @@ def load(modules: Sequence[str] = ()) -> Choices:
         _add(algorithms, recipes, Recipe, name)
         _add(entries, offered, TaskEntry, name)
         for each in (*recipes, *offered):
-            kinds.add(_declared(each), name, each.name)
-            added.append(each)
-    for each in added:
-        kinds.check_defaults(each)
+            _add_kinds(kinds, each, name)
+            added.append((each, name))
+    for each, name in added:
+        _check_defaults(each, kinds, name)
     return Choices(algorithms, entries)
 
 
@@ -111,44 +112,39 @@ def _declared(offered: Recipe | TaskEntry) -> Mapping[str, Hyperparameter]:
     return described(offered.options)
 
 
-class _Kinds:
-    """The kinds of all flags of settings: a name has one kind, whoever has it."""
+def _add_kinds(
+    kinds: dict[str, type], offered: Recipe | TaskEntry, module: str
+) -> None:
+    """Adds the kinds of what an algorithm or a task declares, by name.
 
-    def __init__(self) -> None:
-        users = declarations.load().users
-        self._by_name = {n: next(iter(u.values())).kind for n, u in users.items()}
+    Raises:
+      ModuleError: If a flag would have two kinds.
+    """
+    for name, field in _declared(offered).items():
+        known = kinds.setdefault(name, field.kind)
+        if field.kind is not known:
+            raise ModuleError(
+                f"--module={module}: {offered.name} has the setting {name} of the kind "
+                f"{field.kind.__name__}, but --{name} of others has the kind "
+                f"{known.__name__}; choose another name."
+            )
 
-    def add(self, fields: Mapping[str, Hyperparameter], module: str, user: str) -> None:
-        """Adds the settings of an algorithm or a task.
 
-        Raises:
-          ModuleError: If a setting has another kind elsewhere.
-        """
-        for name, field in fields.items():
-            known = self._by_name.setdefault(name, field.kind)
-            if field.kind is not known:
-                raise ModuleError(
-                    f"--module={module}: {user} has the setting {name} of the kind "
-                    f"{field.kind.__name__}, but --{name} of others has the kind "
-                    f"{known.__name__}; choose another name."
-                )
-
-    def check_defaults(self, offered: Recipe | TaskEntry) -> None:
-        """Checks the names of the defaults that an algorithm or a task gives.
-
-        Raises:
-          ModuleError: If nobody has such a setting.
-        """
-        given = offered.settings
-        if isinstance(offered, Recipe):
-            given = {name for of_task in given.values() for name in of_task}
-        for name in given:
-            if name not in self._by_name:
-                nearest = declarations.nearest_names(name, self._by_name)
-                meant = f"; did you mean {' or '.join(nearest)}?" if nearest else "."
-                raise ModuleError(
-                    f"{offered.name} has a default for {name}, but nothing has it{meant}"
-                )
+def _check_defaults(
+    offered: Recipe | TaskEntry, names: Collection[str], module: str
+) -> None:
+    """Raises `ModuleError` if it gives a default to what nobody declares."""
+    given = offered.settings
+    if isinstance(offered, Recipe):
+        given = {name for of_task in given.values() for name in of_task}
+    for name in given:
+        if name not in names:
+            nearest = declarations.nearest_names(name, names)
+            meant = f"; did you mean {' or '.join(nearest)}?" if nearest else "."
+            raise ModuleError(
+                f"--module={module}: {offered.name} has a default for {name}, but "
+                f"nothing has it{meant}"
+            )
 
 
 def declare(choices: Choices) -> declarations.Declarations:
