@@ -1,5 +1,6 @@
 """What a run shows while it trains, on a terminal and without one."""
 
+import contextlib
 import fcntl
 import io
 import math
@@ -72,13 +73,28 @@ def test_progress_on_a_terminal_is_a_bar():
 
 
 @pytest.fixture
-def terminal():
-    """Both ends of a terminal of 80 columns: what a program writes to, and the screen."""
+def size():
+    return 24, 80
+
+
+@pytest.fixture
+def terminal(size):
+    """Both ends of a terminal: what a program writes to, and the screen."""
     screen, program = pty.openpty()
-    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     with os.fdopen(program, "w") as stream:
         yield stream, screen
     os.close(screen)
+
+
+def everything_written(stream, screen):
+    """Returns what reached the screen; a single read may come before the last of it."""
+    stream.close()
+    parts = []
+    with contextlib.suppress(OSError):  # The end: nobody writes to the terminal.
+        while part := os.read(screen, 4096):
+            parts.append(part)
+    return b"".join(parts).decode()
 
 
 def test_a_bar_of_80_columns_has_room_for_everything(terminal):
@@ -86,8 +102,7 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
     with Progress(30, stream=stream) as progress:
         progress.advance("fedmeta_uga", ROW)
         progress.advance("fedmeta_uga", {"train/loss": 1.25, "train/accuracy": 0.7})
-    stream.flush()
-    written = os.read(screen, 100_000).decode()
+    written = everything_written(stream, screen)
     last = written.rstrip("\r\n").split("\r")[-1].rstrip()
     assert 70 <= len(last) <= 80, last
     assert last.startswith("fedmeta_uga 2/30 |")
@@ -96,12 +111,21 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
     assert last.count("|") == 2 and len(last.split("|")[1]) >= 8, last
 
 
+@pytest.mark.parametrize("size", [(0, 0), (0, 80)])
+def test_a_terminal_that_does_not_know_its_size_gets_lines(terminal):
+    stream, screen = terminal
+    with Progress(30, stream=stream) as progress:
+        progress.advance("fedavg", ROW)
+    written = everything_written(stream, screen)
+    assert written.startswith("fedavg: round 1/30  loss 1.387  accuracy 65.80 %  ")
+
+
 def test_a_bar_that_also_shows_epsilon_ends_with_the_eta(terminal):
     stream, screen = terminal
     with Progress(30, stream=stream) as progress:
         progress.advance("fedavg", {**ROW, "eval/accuracy": 1.0, "epsilon": 5.5678})
-    stream.flush()
-    last = os.read(screen, 100_000).decode().rstrip("\r\n").split("\r")[-1].rstrip()
+    written = everything_written(stream, screen)
+    last = written.rstrip("\r\n").split("\r")[-1].rstrip()
     assert len(last) <= 80, last
     assert re.search(
         r"\|, loss 1\.387, held-out 100\.0%, epsilon 5\.568 ETA [\d:]+$", last
@@ -125,8 +149,7 @@ def test_before_the_first_step_a_bar_shows_the_time_that_passes(terminal):
     stream, screen = terminal
     with Progress(30, stream=stream):
         time.sleep(2.2)
-    stream.flush()
-    frames = os.read(screen, 100_000).decode().rstrip("\r\n").split("\r")
+    frames = everything_written(stream, screen).rstrip("\r\n").split("\r")
     assert re.search(r"^0/30 \|.*\| 00:02, ETA \?$", frames[-1].rstrip()), frames
     assert len(frames) >= 3
 

@@ -203,6 +203,43 @@ def _within(resolved: Settings, chosen: Settings, num_clients: int) -> Settings:
     return {**resolved, "clients_per_round": num_clients}
 
 
+def _load(entry: TaskEntry, options: Any, seed: int, launch: Launch) -> Task:
+    """Loads or downloads a task's data."""
+    data_options = DataOptions(data=launch.data, cache_dir=launch.cache_dir, seed=seed)
+    task = entry.load(options, data_options)
+    if not isinstance(task, Task):
+        raise RunError(
+            f"--task={entry.name}: its load returned {shown(task)}, expected a Task."
+        )
+    if launch.runtime == "ray":
+        # Workers read clients themselves.
+        known = origin.of(task, entry.load, options, data_options)
+        task = attrs.evolve(task, origin=known)
+    return task
+
+
+def _hyperparameters(
+    recipe: Recipe,
+    options: RunOptions,
+    task_options: Any,
+    settings: Settings,
+    guarantee: private_aggregators.Guarantee | None,
+) -> dict[str, Any]:
+    """Returns what determines a run's numbers, as config.json records it."""
+    recorded = attrs.asdict(options)
+    # How often a run is saved changes none of its numbers.
+    del recorded["rounds_per_checkpoint"]
+    if task_options is not None:
+        recorded |= attrs.asdict(task_options)
+    fields = recipe.hyperparameters()
+    recorded |= {k: fields[k].format(v) for k, v in settings.items()}
+    if guarantee is not None:
+        # For a target it depends on the number of rounds, which may grow.
+        noise = guarantee.rounds.noise_multiplier
+        recorded["dp_noise_multiplier"] = f"{noise:g}"
+    return recorded
+
+
 def build_spec(
     recipe: Recipe, task: TaskEntry | Task, settings: Settings, launch: Launch
 ) -> RunSpec:
@@ -222,24 +259,12 @@ def build_spec(
     options, task_options, resolved = resolve(recipe, task, settings)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
-    if not isinstance(task, Task):
-        paces[task_name] = task.pace
-        data_options = DataOptions(
-            data=launch.data, cache_dir=launch.cache_dir, seed=options.seed
-        )
-        load = task.load
-        task = load(task_options, data_options)
-        if not isinstance(task, Task):
-            raise RunError(
-                f"--task={task_name}: its load returned {shown(task)}, expected a Task."
-            )
-        if launch.runtime == "ray":
-            # Workers read clients themselves.
-            known = origin.of(task, load, task_options, data_options)
-            task = attrs.evolve(task, origin=known)
-    else:
+    if isinstance(task, Task):
         # Runs of one task in one process would keep each other's graphs.
         task = attrs.evolve(task, model=untraced(task.model))
+    else:
+        paces[task_name] = task.pace
+        task = _load(task, task_options, options.seed, launch)
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
     task = recipe.prepare_task(task, resolved)
@@ -267,18 +292,7 @@ def build_spec(
             True,
             "False with --dp, whose epsilon is that of clients sampled alike",
         )
-    hyperparameters = {"algo": recipe.name, "task": task_name}
-    hyperparameters |= {"dataset": task.dataset_name}
-    hyperparameters |= attrs.asdict(options)
-    hyperparameters |= attrs.asdict(task_options) if task_options is not None else {}
-    fields = recipe.hyperparameters()
-    hyperparameters |= {k: fields[k].format(v) for k, v in resolved.items()}
-    if guarantee is not None:
-        # For a target it depends on the number of rounds, which may grow.
-        noise = guarantee.rounds.noise_multiplier
-        hyperparameters["dp_noise_multiplier"] = f"{noise:g}"
-    # How often a run is saved changes none of its numbers.
-    cadence = {"rounds_per_checkpoint": hyperparameters.pop("rounds_per_checkpoint")}
+    names = {"algo": recipe.name, "task": task_name, "dataset": task.dataset_name}
     title = f"{recipe.title} on {task.dataset_name}"
     if attack is not None:
         title += f", {attack.describe(task.train_client_ids)}"
@@ -287,7 +301,8 @@ def build_spec(
         stages=stages,
         task=task,
         output_dir=launch.output_dir or _new_output_dir(recipe, task),
-        hyperparameters=hyperparameters,
+        hyperparameters=names
+        | _hyperparameters(recipe, options, task_options, resolved, guarantee),
         config={
             "command": launch.command,
             "runtime": launch.runtime,
@@ -295,7 +310,7 @@ def build_spec(
             "cache_dir": launch.cache_dir,
             "git_commit": _git_commit(),
             "versions": _versions(),
-            **cadence,
+            "rounds_per_checkpoint": options.rounds_per_checkpoint,
         },
         personalization_optimizer=_personalization_optimizer(options, resolved),
         options=options,

@@ -1,6 +1,7 @@
 """Shows the progress of a run."""
 
 import math
+import os
 import sys
 import threading
 import time
@@ -35,6 +36,8 @@ _FIRST_SIGN = 10.0
 class Progress:
     """A bar on a terminal or in a notebook, else a line per step; a context manager.
 
+    A terminal that does not know its size gets lines, too.
+
     During a step of many seconds, the bar's times go on, and a log gets lines that say
     so, at increasing intervals.
 
@@ -62,8 +65,7 @@ class Progress:
         self._ended = threading.Event()
         self._signs = threading.Thread(target=self._show_signs_of_life, daemon=True)
         self._bar = None
-        # In a notebook tqdm draws a bar of its own.
-        if self._stream.isatty() or "ipykernel" in sys.modules:
+        if _has_bar(self._stream):
             self._bar = tqdm.auto.tqdm(
                 total=total,
                 initial=done,
@@ -178,6 +180,19 @@ class Progress:
                 name = f"{self._unit} {self._done + 1}/{self._total}"
                 self.note(f"{name} has been running for {clock(elapsed)}")
                 sign *= 2
+
+
+def _has_bar(stream: TextIO) -> bool:
+    """Returns whether tqdm can draw a bar there."""
+    if "ipykernel" in sys.modules:
+        return True  # One of the notebook's own.
+    if not stream.isatty():
+        return False
+    try:
+        # Some terminals, of containers for example, report 0: there tqdm draws nothing.
+        return min(os.get_terminal_size(stream.fileno())) > 0
+    except OSError:
+        return True
 
 
 def _shown(

@@ -94,11 +94,14 @@ class _Training:
         """Stops background work."""
         self._cohorts.close()
 
+    def _stage(self, round_num: int) -> Stage:
+        stages = self._spec.stages
+        return stages[_stage_of_round(stages, round_num)]
+
     def _load_cohort(self, round_num: int) -> list[cohorts.ClientData]:
         spec = self._spec
-        stage = spec.stages[_stage_of_round(spec.stages, round_num)]
         return cohorts.cohort_datasets(
-            stage,
+            self._stage(round_num),
             spec.task,
             spec.options.seed,
             round_num,
@@ -111,20 +114,18 @@ class _Training:
         return sum(map(self._cohort_size, range(1, self.rounds_done + 1)))
 
     def _cohort_size(self, round_num: int) -> int:
-        size = self._spec.stages[
-            _stage_of_round(self._spec.stages, round_num)
-        ].clients_per_round
-        if size is None:
+        stage = self._stage(round_num)
+        if stage.clients_per_round is None:
             return 1  # The client that holds the pooled examples.
         # Avoid resampling thousands of cohorts of a large population: it takes seconds.
-        stage = self._spec.stages[_stage_of_round(self._spec.stages, round_num)]
-        differ = self._spec.options.client_dropout or stage.sampling == "poisson"
-        return len(self._cohort_ids(round_num)) if differ else size
+        if self._spec.options.client_dropout or stage.sampling == "poisson":
+            return len(self._cohort_ids(round_num))
+        return stage.clients_per_round
 
     def _cohort_ids(self, round_num: int) -> list[str]:
         spec = self._spec
         return cohorts.cohort_ids(
-            spec.stages[_stage_of_round(spec.stages, round_num)],
+            self._stage(round_num),
             spec.task,
             spec.options.seed,
             round_num,
