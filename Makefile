@@ -37,7 +37,7 @@ STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>
 help:
 	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
 	@echo "make test        the quick tests; make test-extended: additional tests in CI"
-	@echo "make test-slow   all other tests, over an hour; make test-all: all three"
+	@echo "make test-slow   all other tests, one to two hours; make test-all: all three"
 	@echo "make durations   all tests, and records which are quick"
 	@echo "make lint        checks with ruff; make format: fixes and formats"
 	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
