@@ -31,13 +31,17 @@ def test_a_hang_up_is_never_the_second_signal(capsys):
         notices.release()
         return "soon"
 
-    before = signal.getsignal(signal.SIGHUP)
-    with StopOnSignal(notice, may_exit=True) as stop:
-        for _ in range(20):
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.received is signal.SIGHUP
-        assert notices.acquire(timeout=10)
-    assert signal.getsignal(signal.SIGHUP) is before
+    # The tests themselves may run under `nohup`.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with StopOnSignal(notice, may_exit=True) as stop:
+            for _ in range(20):
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is signal.SIGHUP
+            assert notices.acquire(timeout=10)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert capsys.readouterr().err == "\nsoon\n"
 
 
