@@ -112,7 +112,7 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
 
 
 @pytest.mark.parametrize("size", [(0, 0), (0, 80)])
-def test_a_terminal_that_does_not_know_its_size_gets_lines(terminal):
+def test_a_terminal_that_reports_no_size_gets_lines(terminal):
     stream, screen = terminal
     with Progress(30, stream=stream) as progress:
         progress.advance("fedavg", ROW)

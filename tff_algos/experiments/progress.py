@@ -36,7 +36,7 @@ _FIRST_SIGN = 10.0
 class Progress:
     """A bar on a terminal or in a notebook, else a line per step; a context manager.
 
-    A terminal that does not know its size gets lines, too.
+    A terminal that reports no size gets lines too.
 
     During a step of many seconds, the bar's times go on, and a log gets lines that say
     so, at increasing intervals.
@@ -183,16 +183,16 @@ class Progress:
 
 
 def _has_bar(stream: TextIO) -> bool:
-    """Returns whether tqdm can draw a bar there."""
+    """Returns whether tqdm can draw a bar on a stream."""
     if "ipykernel" in sys.modules:
         return True  # One of the notebook's own.
     if not stream.isatty():
         return False
     try:
-        # Some terminals, of containers for example, report 0: there tqdm draws nothing.
+        # Some terminals, such as those of containers, report 0; tqdm then draws nothing.
         return min(os.get_terminal_size(stream.fileno())) > 0
     except OSError:
-        return True
+        return True  # A terminal without a file descriptor: tqdm assumes a size.
 
 
 def _shown(
