@@ -1,12 +1,15 @@
 """A comparison as a function."""
 
+import json
 import re
 
 import pytest
 
 from tests.testing import programs
+from tests.testing.made_up_runs import SUMMARY, write_run
 from tff_algos.experiments import compare as compare_runs
 from tff_algos.experiments import results_folder
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.errors import FolderInUseError, RunError
 
 
@@ -45,6 +48,36 @@ def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
         "fedprox proximal_strength=1",
     ]
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_misspelt_column_stops_no_run(program, tmp_path, capsys):
+    unknown = r"--columns=last:eval/acc: expected one of eval/accuracy, .* without it"
+    with pytest.raises(ComparisonError, match=unknown):
+        compare_runs(
+            "fedavg",
+            "uga",
+            task="mnist",
+            seeds=2,
+            columns=["last:eval/acc", "last:eval/loss"],
+            output_dir=tmp_path,
+        )
+    assert len(program.calls) == 4
+    said = capsys.readouterr().err
+    assert said.count("--columns=last:eval/acc: fedavg does not have it\n") == 1
+    header = (tmp_path / "table.md").read_text().splitlines()[0]
+    assert "last:eval/loss" in header and "acc" not in header
+
+
+def test_a_row_without_a_column_has_an_empty_cell(tmp_path):
+    write_run(tmp_path / "plain")
+    people = SUMMARY["personalization"] | {"own_accuracy": 0.5}
+    write_run(tmp_path / "own", summary=SUMMARY | {"personalization": people})
+    config = {"hyperparameters": {"algo": "ditto", "task": "mnist", "seed": 0}}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    folders = [str(tmp_path / name) for name in ("plain", "own")]
+    found = compare_runs(*folders, columns=["own_accuracy"], output_dir=tmp_path)
+    plain, own = (line.split("|")[2].strip() for line in found.table.splitlines()[2:4])
+    assert (plain, own) == ("-", "50.00")
 
 
 @pytest.mark.parametrize("name", ["table.md", "fedavg+seed=0"])

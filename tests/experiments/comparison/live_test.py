@@ -47,11 +47,20 @@ def test_a_table_replaces_the_one_before(tmp_path):
     assert stream.getvalue() == f"{first}\x1b[3F\x1b[J{first}"
 
 
-def test_a_log_gets_a_line_for_each_run(tmp_path):
+def test_a_log_gets_a_line_for_each_run_and_note(tmp_path):
     stream = io.StringIO()
-    with _half_done(tmp_path, stream):
-        pass
+    with _half_done(tmp_path, stream) as live:
+        live.note("a column is misspelt")
     assert stream.getvalue().splitlines() == [
         "1/4 fedavg, seed 0: done",
         "2/4 uga, seed 1: failed",
+        "a column is misspelt",
     ]
+
+
+def test_notes_stay_below_the_table(tmp_path):
+    stream = _Terminal()
+    live = _half_done(tmp_path, stream)
+    live.note("a column is misspelt")
+    assert stream.getvalue() == ""
+    assert live.lines()[-1] == "a column is misspelt"

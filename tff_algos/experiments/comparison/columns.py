@@ -152,10 +152,15 @@ class Column:
         def value(results: Results) -> float | None:
             if after != self.name and after not in results.summary:
                 return None
-            try:
-                return self.value(results)
-            except ComparisonError:
-                return None
+            return self.or_none().value(results)
+
+        return attrs.evolve(self, value=value)
+
+    def or_none(self) -> "Column":
+        """Returns the column whose value is None for runs without it, not an error."""
+
+        def value(results: Results) -> float | None:
+            return None if _missing(self, results) else self.value(results)
 
         return attrs.evolve(self, value=value)
 
@@ -224,6 +229,32 @@ def default_columns(results: Sequence[Results]) -> list[Column]:
         for column in columns
         if any(column.value(each) is not None for each in results)
     ]
+
+
+def columns_of_any(
+    columns: Sequence[Column], results: Sequence[Results]
+) -> tuple[list[Column], dict[str, ComparisonError]]:
+    """Returns the columns that any of the runs has, and errors for the others by name.
+
+    The columns returned are empty for runs without them.
+    """
+    found, errors = [], {}
+    for column in columns:
+        missing = [error for each in results if (error := _missing(column, each))]
+        if len(missing) < len(results) or not results:
+            found.append(column.or_none())
+        else:
+            errors[column.name] = missing[0]
+    return found, errors
+
+
+def _missing(column: Column, results: Results) -> ComparisonError | None:
+    """Returns the error for a column that a run does not have; None if it does."""
+    try:
+        column.value(results)
+    except ComparisonError as error:
+        return error
+    return None
 
 
 def _series_value(

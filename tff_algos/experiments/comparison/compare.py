@@ -16,6 +16,7 @@ from tff_algos.experiments.comparison import checks, figures, page, report
 from tff_algos.experiments.comparison.columns import (
     Column,
     Results,
+    columns_of_any,
     default_columns,
     parse_column,
 )
@@ -148,7 +149,8 @@ def run(
       folder: The folder of the report and of the runs.
 
     Raises:
-      ComparisonError: If a row cannot be run, or the folder cannot be used.
+      ComparisonError: If a row cannot be run, or the folder cannot be used; or, after
+        all runs, if none of them has one of the columns.
       FolderInUseError: If another comparison writes to the folder.
       OutputError: If the folder cannot be written to the end.
     """
@@ -160,15 +162,18 @@ def run(
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
         choices = plugins.load(modules)
         checks.check(list(to_run), plugins.declare(choices), choices)
-        failed = []
+        failed, noted = [], set()
         with LiveTable(runs) as live:
 
             def ended(run: Run, results: Results | None) -> None:
                 if results is None:
                     failed.append(run)
                 else:
-                    for column in columns:
-                        column.value(results)  # Raises an error for unknown columns.
+                    # Runs go on: another row may have it, and tables are soon remade.
+                    _, missing = columns_of_any(columns, [results])
+                    for name in missing.keys() - noted:
+                        live.note(f"--columns={name}: {run.row.label} does not have it")
+                    noted.update(missing)
                 live.ended(run, results)
 
             with results_folder.naming_errors(folder):
@@ -176,8 +181,12 @@ def run(
         for run in failed:
             tell_failure(run)
         left = [each for of in outcomes.values() for each in of if each is not None]
+        shown, unknown = columns_of_any(columns, left)
         with results_folder.naming_errors(folder):
-            cells = report.write(folder, columns or default_columns(left), outcomes)
+            cells = report.write(folder, shown or default_columns(left), outcomes)
+        if unknown:
+            first = next(iter(unknown.values()))
+            raise ComparisonError(f"{first} {folder} has the report without it.")
         return Comparison(folder=folder, outcomes=outcomes, cells=cells)
 
 

@@ -29,6 +29,7 @@ class LiveTable:
         self._runs = runs
         self._stream = stream or sys.stderr
         self._ended: dict[Run, Results | None] = {}
+        self._notes: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._height = 0
@@ -63,8 +64,15 @@ class LiveTable:
                 flush=True,
             )
 
+    def note(self, text: str) -> None:
+        """Shows a line until the end, below the table."""
+        with self._lock:
+            self._notes.append(text)
+        if not self._stream.isatty():
+            print(text, file=self._stream, flush=True)
+
     def lines(self) -> list[str]:
-        """Returns the table's lines."""
+        """Returns the table's lines and the notes."""
         table = [("", "done", "running", "held-out accuracy")]
         for row in dict.fromkeys(run.row for run in self._runs):
             runs = [run for run in self._runs if run.row == row]
@@ -82,7 +90,9 @@ class LiveTable:
             curves += [rows for _, rows in latest if rows]
             table.append((row.label, done, shown, _accuracies(curves)))
         width = shutil.get_terminal_size().columns
-        return [line[:width] for line in text_table(table, indent="").splitlines()]
+        with self._lock:
+            lines = [*text_table(table, indent="").splitlines(), *self._notes]
+        return [line[:width] for line in lines]
 
     def _draw_repeatedly(self) -> None:
         while not self._stop.wait(_SECONDS_BETWEEN):
