@@ -3,9 +3,12 @@
 `python -m tests.readme_test` writes the tables of algorithms and tasks anew.
 """
 
+import json
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -81,15 +84,17 @@ def _calls() -> list[str]:
 
 
 def _commands() -> list[str]:
-    """Every run.
-
-    But for Ray's, which need clusters and GPUs; tests/experiments/cli_test.py runs one.
-    """
+    """Every run in one process."""
     return [
         call
         for call in _calls()
         if "--runtime=ray" not in call and not call.startswith(("compare ", "--list"))
     ]
+
+
+def _ray_commands() -> list[str]:
+    """Every run in Ray workers."""
+    return [call for call in _calls() if "--runtime=ray" in call]
 
 
 def _lists() -> list[str]:
@@ -192,9 +197,27 @@ def test_every_command_runs(tmp_path, command):
     assert (run / "summary.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", _ray_commands())
+def test_every_command_with_ray_runs_on_a_cluster_of_one_machine(tmp_path, command):
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    arguments = [*shlex.split(command), *_short(command), f"--output_dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.testing.ray_commands", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "config.json").read_text())["runtime"] == "ray"
+    assert "sent to workers and received per round" in done.stdout
+
+
 def test_the_commands_are_found():
     commands = _commands()
     assert len(commands) >= 10
+    assert len(_ray_commands()) >= 3
     assert len(_comparisons()) >= 4
     assert len(_lists()) >= 2
     assert any("--nomalicious_every_round" in command for command in commands)
