@@ -162,3 +162,14 @@ def test_own_models_are_in_the_summary_the_table_and_the_files(own_result):
 def test_where_clients_keep_none_there_are_none(result):
     assert all(client.own_accuracy is None for client in result.clients)
     assert "own_accuracy" not in result.summary["personalization"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "phase"), [(0, "evaluation"), (1, "personalization")]
+)
+def test_the_progress_says_what_is_done(tmp_path, capfd, epochs, phase):
+    settings = {**SETTINGS, "personalization_epochs": epochs, "total_rounds": 1}
+    experiments.run("fedavg", TASK, output_dir=tmp_path, **settings)
+    said = capfd.readouterr().err
+    assert f"{phase}: client 5/5" in said
+    assert said.count(": client 5/5") == 1

@@ -87,11 +87,13 @@ class PeriodicEvaluation:
         if self._latest is not None and self._latest[0] == round_num:
             return self._latest[1]
         ids = list(itertools.chain(*self._groups.values()))
+        personalizes = self._spec.options.personalization_epochs > 0
+        phase = "personalization" if personalizes else "evaluation"
         clients: list[ClientResult] = []
         with Progress(len(ids), unit="client") as progress:
             for group in self._personalize(weights, ids):
                 clients += self._with_own_models(weights, group)
-                progress.advance("personalization", {}, steps=len(group))
+                progress.advance(phase, {}, steps=len(group))
                 if is_stopped():
                     return None
         return clients
