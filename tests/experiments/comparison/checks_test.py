@@ -32,9 +32,13 @@ def test_rows_that_can_run_pass_and_what_tasks_say_is_said_once(
     flags = [table, "--features=x", "--clients_per_round=2"]
     rows = make_rows(["fedavg", "fedsgd"], flags, [], what)
     checks.check(rows, what, choices)
-    assert capsys.readouterr().err.splitlines() == [
+    said = capsys.readouterr().err.splitlines()
+    told = [line.partition("  ")[0] for line in said if "has been running" not in line]
+    assert told == [
         "checking 2 rows",
         "table: 80 examples of 1 feature in 2 classes (0, 1), 10 clients.",
+        "fedavg: check 1/2",
+        "fedsgd: check 2/2",
     ]
 
 

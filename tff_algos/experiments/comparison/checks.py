@@ -13,6 +13,7 @@ from tff_algos.experiments.console import USER_ERRORS
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.plugins import Choices
+from tff_algos.experiments.progress import Progress
 from tff_algos.hyperparameters import HyperparameterError
 
 
@@ -29,23 +30,31 @@ def check(rows: Sequence[Row], what: Declarations, choices: Choices) -> None:
     Raises:
       ComparisonError: If a row cannot run; the message names it.
     """
-    if rows:
-        number = f"{len(rows)} rows" if len(rows) > 1 else "1 row"
-        print(f"checking {number}", file=sys.stderr, flush=True)
-    said: dict[str, None] = {}
-    for row in rows:
-        notices = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(notices):
-                _check(row, what, choices)
-        except HyperparameterError as error:
-            raise ComparisonError(f"{row.label}: --{error}") from error
-        except (RunError, *USER_ERRORS) as error:
-            raise ComparisonError(f"{row.label}: {error}") from error
-        for line in notices.getvalue().splitlines():
-            if line not in said:
-                print(line, file=sys.stderr, flush=True)
-            said[line] = None
+    if not rows:
+        return
+    number = f"{len(rows)} rows" if len(rows) > 1 else "1 row"
+    print(f"checking {number}", file=sys.stderr, flush=True)
+    said = set()
+    with Progress(len(rows), unit="check") as progress:
+        for row in rows:
+            for line in _notices(row, what, choices):
+                if line not in said:
+                    progress.note(line)
+                said.add(line)
+            progress.advance(row.label, {})
+
+
+def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
+    """Checks a row and returns what is printed meanwhile."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            _check(row, what, choices)
+    except HyperparameterError as error:
+        raise ComparisonError(f"{row.label}: --{error}") from error
+    except (RunError, *USER_ERRORS) as error:
+        raise ComparisonError(f"{row.label}: {error}") from error
+    return printed.getvalue().splitlines()
 
 
 def _check(row: Row, what: Declarations, choices: Choices) -> None:
