@@ -42,11 +42,11 @@ def install(requirements: pathlib.Path) -> None:
     pins = pinned(requirements.read_text())
     installed = {name: _installed(name) for name in pins}
     if installed == pins:
-        print(f"All {len(pins)} packages are installed.")
+        print("The packages are installed.")
         return
     changed = replaced(pins, installed)
     missing = sum(version is None for version in installed.values())
-    print(f"Installing {missing} packages and replacing {len(changed)}:")
+    print(f"Packages to install: {missing}; to replace: {len(changed)}")
     for name, (old, new) in changed.items():
         print(f"  {name} {old} by {new}")
     # TFF's metadata is outdated: its dependencies and its limit on Python do not apply.

@@ -1,6 +1,5 @@
 """Federated learning tasks: a dataset, its clients and a model."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +61,7 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
       entries: All entries by name.
 
     Raises:
-      TaskError: If the name is unknown; the message suggests the nearest one.
+      TaskError: If the name is unknown; the message suggests a similar one.
     """
     if name in entries:
         return entries[name]
@@ -70,11 +69,7 @@ def get(name: str, entries: Mapping[str, TaskEntry] = TASKS) -> TaskEntry:
     if form in FORMATS and argument:
         return FORMATS[form].entry(argument)
     names = [*entries, *(f"{each.name}:{each.argument}" for each in FORMATS.values())]
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
-    raise TaskError(
-        f"--task={messages.shortened(name)} is unknown, did you mean {nearest}? "
-        f"One of: {', '.join(names)}."
-    )
+    raise TaskError(messages.unknown("task", name, names))
 
 
 def load_task(

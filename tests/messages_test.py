@@ -42,3 +42,13 @@ def test_an_integer_that_python_does_not_write_is_shown_by_its_size():
 )
 def test_an_error_is_its_reason(error, expected):
     assert messages.one_line(error) == expected
+
+
+def test_an_unknown_name_is_told_a_similar_one_if_there_is_one():
+    names = ["emnist", "tiny_imagenet"]
+    assert messages.unknown("task", "emnits", names) == (
+        "--task=emnits is unknown, did you mean emnist? One of: emnist, tiny_imagenet."
+    )
+    assert messages.unknown("task", "nothing", names) == (
+        "--task=nothing is unknown. One of: emnist, tiny_imagenet."
+    )

@@ -130,7 +130,7 @@ def test_colab_is_told_what_is_replaced(colab, tmp_path, monkeypatch, capsys):
         colab["install"](path)
     out = capsys.readouterr().out
     assert out.splitlines()[:2] == [
-        "Installing 1 packages and replacing 2:",
+        "Packages to install: 1; to replace: 2",
         f"  numpy {numpy} by 0.1.2",
     ]
     ((*_, option, file),) = called
@@ -141,4 +141,4 @@ def test_colab_has_nothing_to_do_the_second_time(colab, tmp_path, capsys):
     path = tmp_path / "requirements.txt"
     path.write_text(f"numpy=={importlib.metadata.version('numpy')}\n")
     colab["install"](path)
-    assert capsys.readouterr().out == "All 1 packages are installed.\n"
+    assert capsys.readouterr().out == "The packages are installed.\n"

@@ -1,9 +1,14 @@
 """Text for one-line messages: short and printable, whatever the input."""
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _MAX_VALUE = 80
+# How similar a name must be to be suggested: `csv` to `csv:FILE`, but not `nothing` to
+# `tiny_imagenet`.
+_SIMILAR = 0.45
 _MAX_REASON = 300
 # Python refuses to convert integers of more than 4,300 digits to strings.
 _MAX_BITS = 14_000
@@ -25,6 +30,14 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return f"an integer of {value.bit_length()} bits"
     return shortened(repr(value))
+
+
+def unknown(flag: str, name: str, names: Iterable[str]) -> str:
+    """Returns what to say of a flag's value that is none of the names it can be."""
+    names = list(names)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=_SIMILAR)
+    meant = f", did you mean {nearest[0]}?" if nearest else "."
+    return f"--{flag}={shortened(name)} is unknown{meant} One of: {', '.join(names)}."
 
 
 def one_line(error: BaseException) -> str:

@@ -141,12 +141,14 @@ def test_a_checkpoints_model_is_that_of_its_round(result, tmp_path, x):
 
 
 def test_a_stopped_run_has_the_model_of_its_last_checkpoint(result, tmp_path, x):
-    weights = result.weights
+    weights, classes = result.weights, {"classes": ["no", "yes"]}
     for number in (3, 6):
-        model_files.write_round(tmp_path, number, TASK.model, weights, kept=[3, 6])
+        model_files.write_round(
+            tmp_path, number, TASK.model, weights, kept=[3, 6], encoding=classes
+        )
     (tmp_path / "config.json").write_text("{}")
     model = experiments.load_model(tmp_path)
-    assert model.round_num == 6
+    assert model.round_num == 6 and model.encoding == classes
     np.testing.assert_allclose(model.predict(x), _expected(weights, x), rtol=1e-6)
 
 

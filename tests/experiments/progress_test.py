@@ -107,7 +107,7 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
     assert 70 <= len(last) <= 80, last
     assert last.startswith("fedmeta_uga 2/30 |")
     # The latest evaluation stays, and the bar is one.
-    assert re.search(r"loss 1.25, train 70.0%, held-out 44.0% ETA \d", last), last
+    assert re.search(r"loss 1.25, train 70.0%, held-out 44.0%, ETA \d", last), last
     assert last.count("|") == 2 and len(last.split("|")[1]) >= 8, last
 
 
@@ -128,7 +128,7 @@ def test_a_bar_that_also_shows_epsilon_ends_with_the_eta(terminal):
     last = written.rstrip("\r\n").split("\r")[-1].rstrip()
     assert len(last) <= 80, last
     assert re.search(
-        r"\|, loss 1\.387, held-out 100\.0%, epsilon 5\.568 ETA [\d:]+$", last
+        r"\| loss 1\.387, held-out 100\.0%, epsilon 5\.568, ETA [\d:]+$", last
     ), last
 
 

@@ -178,11 +178,11 @@ REFUSED = {
         "--ray_address=nowhere",
     ],
     "'emnist' is not a flag": ["--algo=fedavg", "emnist"],
-    r"--algo=fedavgfedavg.*\.\.\. \(6000 characters\) is unknown, did you mean": [
+    r"--algo=fedavgfedavg.*\.\.\. \(6000 characters\) is unknown\. One of: ": [
         "--algo=" + "fedavg" * 1000,
         "--task=emnist",
     ],
-    r"--task=a{80}\.\.\. \(5000 characters\) is unknown, did you mean": [
+    r"--task=a{80}\.\.\. \(5000 characters\) is unknown\. One of: ": [
         "--algo=fedavg",
         "--task=" + "a" * 5000,
     ],

@@ -1,6 +1,5 @@
 """Every `--algo` name; flags, help and the table of docs/algorithms.md come from here alone."""
 
-import difflib
 import types
 from collections.abc import Mapping
 
@@ -478,7 +477,7 @@ ALGORITHMS: Mapping[str, Recipe] = {recipe.name: recipe for recipe in RECIPES}
 
 
 class UnknownAlgorithmError(ValueError):
-    """No algorithm has the name; says which comes nearest."""
+    """No algorithm has the name; says which is similar."""
 
 
 def get(name: str, recipes: Mapping[str, Recipe] = ALGORITHMS) -> Recipe:
@@ -489,8 +488,4 @@ def get(name: str, recipes: Mapping[str, Recipe] = ALGORITHMS) -> Recipe:
     """
     if name in recipes:
         return recipes[name]
-    nearest = difflib.get_close_matches(name, recipes, n=1, cutoff=0)[0]
-    raise UnknownAlgorithmError(
-        f"--algo={messages.shortened(name)} is unknown, did you mean {nearest}? "
-        f"One of: {', '.join(recipes)}."
-    )
+    raise UnknownAlgorithmError(messages.unknown("algo", name, recipes))

@@ -143,7 +143,7 @@ def _answer() -> int:
 
 
 def _run(settings: Mapping[str, Any]) -> int:
-    # TensorFlow takes seconds to import.
+    print("loading TensorFlow and the task", file=sys.stderr, flush=True)
     from tff_algos.experiments import console
     from tff_algos.experiments.launch import Launch
 

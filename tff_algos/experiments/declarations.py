@@ -40,15 +40,10 @@ Users = Mapping[str, Mapping[str, Hyperparameter]]
 
 
 class UnknownNameError(RunError):
-    """Nothing has the name; says which comes nearest."""
+    """Nothing has the name; says which is similar."""
 
     def __init__(self, flag: str, name: str, names: Iterable[str]) -> None:
-        names = list(names)
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
-        super().__init__(
-            f"--{flag}={messages.shortened(name)} is unknown, did you mean {nearest}? "
-            f"One of: {', '.join(names)}."
-        )
+        super().__init__(messages.unknown(flag, name, names))
 
 
 @attrs.frozen(kw_only=True)

@@ -109,6 +109,7 @@ def write_round(
     model: tff.learning.models.FunctionalModel,
     weights: tff.learning.models.ModelWeights,
     kept: Iterable[int],
+    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the weights after a round, for `load_model` by round.
 
@@ -118,6 +119,7 @@ def write_round(
       model: The model; written once, so that the weights can be used after a crash.
       weights: Its weights.
       kept: The rounds whose weights stay.
+      encoding: `tasks.Task.encoding`.
     """
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -126,6 +128,7 @@ def write_round(
         if number not in {*kept, round_num}:
             files.remove(path)
     if not (folder / _SAVED_MODEL).exists():
+        _write_encoding(folder, encoding)
         _write_saved_model(folder, model, weights)
 
 
@@ -145,10 +148,14 @@ def write_final(
     """
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
-    if encoding is not None:
-        files.write_json(folder / _ENCODING, encoding)
+    _write_encoding(folder, encoding)
     _write_weights(folder / _WEIGHTS, weights)
     _write_saved_model(folder, model, weights)
+
+
+def _write_encoding(folder: pathlib.Path, encoding: Mapping[str, Any] | None) -> None:
+    if encoding is not None:
+        files.write_json(folder / _ENCODING, encoding)
 
 
 def _rounds(folder: pathlib.Path) -> dict[int, pathlib.Path]:

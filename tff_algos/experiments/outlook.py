@@ -3,13 +3,13 @@
 import collections
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow_federated as tff
 
 from tff_algos.execution import types
 from tff_algos.experiments import cohorts, step_time
-from tff_algos.experiments.progress import Progress, clock
+from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunSpec
 from tff_algos.experiments.stage import Stage
 
@@ -20,6 +20,8 @@ _LONG = 300.0
 _MANY_STEPS = 1000
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
+# From here on, durations are told in hours.
+_MANY_MINUTES = 100
 # Of clients whose examples are counted, which means reading them.
 _MAX_COUNTED = 10
 
@@ -112,12 +114,17 @@ def _describe_memory(spec: RunSpec) -> list[str]:
         "memory_dtype": "--memory_dtype=bfloat16",
     }
     usable = [way for name, way in ways.items() if name in spec.hyperparameters]
-    less = f"; to take less, use {' or '.join(usable)}" if usable else ""
+    less = f"; to take less, use {_any_of(usable)}" if usable else ""
     text = (
         f"The server remembers {held / 2**30:.1f} GiB, of which a round holds several "
         f"copies{less}."
     )
     return [text]
+
+
+def _any_of(ways: Sequence[str]) -> str:
+    *others, last = ways
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _state_bytes(stage: Stage) -> int:
@@ -147,8 +154,8 @@ def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -
     seconds *= spec.gradients_per_batch
     if seconds >= _LONG:
         progress.note(
-            f"At the pace of a few steps of the model alone, all rounds take roughly "
-            f"{clock(seconds)}{_ways_to_shorten(spec)}."
+            f"At the pace of a few steps of the model alone, all rounds take "
+            f"{_about(seconds)}{_ways_to_shorten(spec)}."
         )
 
 
@@ -158,8 +165,16 @@ def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
     if seconds is not None and seconds >= _LONG:
         progress.note(
             f"At the pace of the first round, which includes compilation, the others take "
-            f"{clock(seconds)}{_ways_to_shorten(spec)}."
+            f"{_about(seconds)}{_ways_to_shorten(spec)}."
         )
+
+
+def _about(seconds: float) -> str:
+    """Returns a duration of minutes or more, rounded as befits an estimate."""
+    minutes = round(seconds / 60)
+    if minutes < _MANY_MINUTES:
+        return f"about {minutes} minutes"
+    return f"about {seconds / 3600:.1f} hours"
 
 
 def _ways_to_shorten(spec: RunSpec) -> str:

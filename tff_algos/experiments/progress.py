@@ -24,7 +24,7 @@ _SHOWN_IN_BAR = {
     "eval/accuracy": "held-out",
     "epsilon": "epsilon",
 }
-_BAR = "{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} ETA {remaining}"
+_BAR = "{{desc}} {{n_fmt}}/{{total_fmt}} |{{bar}}| {words}ETA {{remaining}}"
 _BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
 # What leaves first if a bar would have fewer columns than these.
 _DISPENSABLE = ("train", "loss")
@@ -134,11 +134,9 @@ class Progress:
             self._latest |= _shown(_SHOWN_IN_BAR, metrics, "{:.1f}%")
             words = self._fitting_words(title)
             with self._lock:
-                self._bar.bar_format = _BAR
+                shown = [f"{each}, " for each in (*filter(None, [note]), *words)]
+                self._bar.bar_format = _BAR.format(words="".join(shown))
                 self._bar.set_description_str(title, refresh=False)
-                self._bar.set_postfix_str(
-                    ", ".join([*filter(None, [note]), *words]), refresh=False
-                )
                 self._bar.update(steps)
                 self._bar.refresh()
             return

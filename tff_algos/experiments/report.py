@@ -21,6 +21,8 @@ from tff_algos.experiments.metric_names import (
 )
 from tff_algos.hyperparameters import REQUIRED, Hyperparameter
 
+# From here on, a loss is shown with four significant digits.
+_MANY_DIGITS = 1e4
 # Characters of a line of help that leave it readable.
 _NARROWEST = 40
 
@@ -32,7 +34,16 @@ def _percent(value: float) -> str:
 def _metric(name: str, value: float | None) -> str:
     if value is None:
         return "none"
-    return _percent(value) if name.endswith("accuracy") else f"{value:.4f}"
+    if name.endswith("accuracy"):
+        return _percent(value)
+    return f"{value:.4f}" if abs(value) < _MANY_DIGITS else f"{value:.4g}"
+
+
+def _size(num_bytes: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.3g} {unit}"
+    return f"{num_bytes:g} B"
 
 
 def text_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
@@ -84,9 +95,7 @@ def results_table(title: str, summary: Mapping[str, Any]) -> str:
         rows.append(("rounds per second", f"{summary['rounds_per_second']:.3g}"))
     for label, names in _EXCHANGED.items():
         if f"{names[0]}_per_round" in summary:
-            sent, received = (
-                f"{summary[f'{name}_per_round'] / 1e6:.3g} MB" for name in names
-            )
+            sent, received = (_size(summary[f"{name}_per_round"]) for name in names)
             rows.append((label, f"{sent}, {received}"))
     rows.append(("peak memory", _memory(**summary["peak_memory_mb"])))
     return f"\n{title}\n{text_table(rows)}"

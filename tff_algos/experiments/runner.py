@@ -232,6 +232,7 @@ class _Training:
                 self._spec.task.model,
                 self.weights,
                 kept=self._checkpoints.rounds(),
+                encoding=self._spec.task.encoding,
             )
             self._saved = self.rounds_done
 

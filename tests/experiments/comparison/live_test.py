@@ -6,7 +6,7 @@ from tests.testing.made_up_runs import write_run
 from tff_algos.experiments.comparison.columns import read_results
 from tff_algos.experiments.comparison.live import LiveTable
 from tff_algos.experiments.comparison.rows import Row
-from tff_algos.experiments.comparison.runs import make_runs
+from tff_algos.experiments.comparison.runs import LOG_FILE, make_runs
 
 ROWS = [Row(label="fedavg", arguments=("--a=1",)), Row(label="uga")]
 
@@ -31,6 +31,15 @@ def test_the_table_has_what_is_done_what_runs_and_accuracies(tmp_path):
     fedavg, uga = (" ".join(line.split()) for line in lines[1:])
     assert fedavg == "fedavg 1/2 25.0 %"
     assert uga == "uga 0/2, 1 failed seed 0, round 10 75.0 %"
+
+
+def test_a_run_that_has_not_ended_a_round_is_starting(tmp_path):
+    runs = make_runs(ROWS, 1, tmp_path)
+    runs[1].folder.mkdir()
+    (runs[1].folder / LOG_FILE).write_text("")
+    fedavg, uga = LiveTable(runs, _Terminal()).lines()[1:]
+    assert fedavg.split() == ["fedavg", "0/1"]
+    assert " ".join(uga.split()) == "uga 0/1 seed 0, starting"
 
 
 def test_lines_fit_the_terminal(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_a_wide_table_has_a_line_for_each_column_where_that_is_narrower():
 
 def test_notes_say_what_was_left_out(tmp_path):
     assert report.notes(_outcomes(tmp_path)) == [
-        "Mean (standard deviation) over seeds.",
+        "Mean (population standard deviation) over seeds.",
         "fedavg does not have --memory_size.",
     ]
     assert report.notes({Row(label="a"): [None]}) == []

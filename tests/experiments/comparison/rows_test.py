@@ -102,6 +102,8 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
         (["fedavgg"], [TASK], [], "--algo=fedavgg is unknown, did you mean fedavg"),
         (["{}/x*"], [], [], "/x. is not a flag file; .* has fedavg.flags, uga.flags"),
         (["{}/z/*"], [], [], "/z/. is not a flag file; there is no folder .*/z.$"),
+        (["{}/run"], [TASK], [], "there is no .*/run; expected an algorithm, a flag"),
+        (["nothing"], [TASK], [], r"--algo=nothing is unknown\. One of: centralized, "),
         (["{}"], [], [], "is neither an algorithm, a flag file nor the folder of a ru"),
         (["fedavg"], [], [], "--task is missing for fedavg"),
         (["fedavg"], ["--task=mnits"], [], "--task=mnits is unknown, .* mnist"),

@@ -25,7 +25,7 @@ table:
     KEY            a number in summary.json: excluded.num_empty_clients; keys of
                    `personalization` need no prefix: initial_accuracy
 
-Cells are means over seeds with the standard deviation (ddof 0); seeds without a value
+Cells are means over seeds with the population standard deviation; seeds without a value
 are excluded. A completed run is not repeated with the same flags, a stopped run is
 resumed, and a failed run is reported while the others go on.
 """

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
-from tff_algos.experiments.comparison.runs import Run
+from tff_algos.experiments.comparison.runs import LOG_FILE, Run
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.metric_names import ROUND
 from tff_algos.experiments.metrics_log import read_rows
@@ -84,7 +84,10 @@ class LiveTable:
             latest = [(run, _latest(run)) for run in runs if run not in ended]
             running = next(((r, rows) for r, rows in latest if rows), None)
             shown = ""
-            if running is not None:
+            starting = [run for run, _ in latest if (run.folder / LOG_FILE).exists()]
+            if running is None and starting:
+                shown = f"seed {starting[0].seed}, starting"
+            elif running is not None:
                 shown = f"seed {running[0].seed}, round {running[1][-1][ROUND]}"
             curves = [r.rows for r in ended.values() if r is not None]
             curves += [rows for _, rows in latest if rows]

@@ -17,7 +17,7 @@ CSV_FILE = "runs.csv"
 PAGE_FILE = "report.html"
 _CURVES_FILE = "learning_curves.png"
 _CLIENTS_FILE = "client_accuracy.png"
-_NOTE = "Mean (standard deviation) over seeds."
+_NOTE = "Mean (population standard deviation) over seeds."
 
 
 @attrs.frozen

@@ -174,7 +174,12 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
                 f"{contender} is neither an algorithm, a flag file nor the folder of a "
                 "run."
             )
-        what.algorithm(contender)  # Says which is nearest.
+        if pathlib.Path(contender).name != contender:
+            raise ComparisonError(
+                f"there is no {contender}; expected an algorithm, a flag file or the "
+                "folder of a run."
+            )
+        what.algorithm(contender)  # Says which is similar.
     paths = _flag_files(glob.glob(contender))
     if not paths:
         folder = pathlib.Path(contender).parent
