@@ -9,19 +9,21 @@ import numpy as np
 
 from benchmarks.comparison.summary import Spread, Summary
 
-# The color of an engine in all plots; engines of one family have shades of one color.
-_COLORS = {
-    "tff_native_keras": "tab:red",
-    "tff_in_process_keras": "cornflowerblue",
-    "tff_in_process_keras_one_thread": "slateblue",
-    "tff_in_process": "tab:blue",
-    "tff_ray": "tab:cyan",
-    "fedjax": "tab:green",
-    "pfl": "tab:purple",
-    "flower": "tab:orange",
-    "bare_torch": "0.35",
-    "bare_jax": "0.55",
-    "bare_tf": "black",
+# The words for an engine in all plots, and its color; those of one family have shades of
+# one color.
+_STYLES = {
+    "tff_native_keras": ("TFF's runtime, Keras", "tab:red"),
+    "tff_in_process_keras": ("in-process, Keras", "cornflowerblue"),
+    "tff_in_process_keras_one_thread": ("the same, one thread", "slateblue"),
+    "tff_in_process_our_lstm": ("in-process, our LSTM", "mediumblue"),
+    "tff_in_process": ("in-process, functional", "tab:blue"),
+    "tff_ray": ("in Ray workers", "tab:cyan"),
+    "fedjax": ("FedJAX", "tab:green"),
+    "pfl": ("pfl", "tab:purple"),
+    "flower": ("Flower", "tab:orange"),
+    "bare_torch": ("bare PyTorch loop", "0.35"),
+    "bare_jax": ("bare JAX loop", "0.55"),
+    "bare_tf": ("bare TF loop", "black"),
 }
 _MARKERS = {"fedjax": "s", "bare_tf": "D", "tff_in_process": "^"}
 _NUM_ROUNDS = np.unique(np.geomspace(1, 1000, 60).round())
@@ -31,8 +33,12 @@ def _save(figure: matplotlib.figure.Figure, path: pathlib.Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
+def _words(engine: str) -> str:
+    return _STYLES.get(engine, (engine, ""))[0]
+
+
 def _color(engine: str) -> str:
-    return _COLORS.get(engine, "tab:gray")
+    return _STYLES.get(engine, ("", "tab:gray"))[1]
 
 
 def _plain_ticks(axis) -> None:
@@ -86,7 +92,7 @@ def plot_rounds(
                 va="center",
                 fontsize=8,
             )
-        axis.set_yticks(range(len(names)), names)
+        axis.set_yticks(range(len(names)), [*map(_words, names)])
         axis.set_ylim(-0.6, len(names) - 0.4)
         axis.set_xscale("log")
         low = min(s.seconds_per_round.low for s in summaries.values())
@@ -116,7 +122,7 @@ def plot_time_to_rounds(
                 color=_color(name),
                 linewidth=2.5 if name.startswith("tff_") else 1.5,
                 linestyle="--" if name.startswith("bare_") else "-",
-                label=name,
+                label=_words(name),
             )
         axis.set_xscale("log")
         axis.set_yscale("log")
@@ -182,5 +188,5 @@ def _plot_curve(axis, name: str, curve: Mapping[int, Spread]) -> None:
         markersize=5,
         color=_color(name),
         linestyle="--" if name.startswith("bare_") else "-",
-        label=name,
+        label=_words(name),
     )

@@ -292,6 +292,15 @@ def test_growth_tables_have_a_row_for_every_size():
     assert _cells(table, "10")[1:] == ["2.00 (2.00-2.00)", "not measured"]
 
 
+def test_plots_name_every_engine_in_words():
+    words = {
+        engine.name: runtime_plots._words(engine.name) for engine in engines.ENGINES
+    }
+    assert not any("_" in each for each in words.values())
+    assert len(set(words.values())) == len(words)
+    assert runtime_plots._words("something new") == "something new"
+
+
 def test_plots_are_drawn(tmp_path):
     own = summary.summarize([_measurement()])
     by_workload = {"W1": {"tff_native_keras": own, "something new": own}}
