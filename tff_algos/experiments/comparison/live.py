@@ -82,16 +82,9 @@ class LiveTable:
             done = f"{len(ended) - failed}/{len(runs)}"
             done += f", {failed} failed" if failed else ""
             latest = [(run, _latest(run)) for run in runs if run not in ended]
-            running = next(((r, rows) for r, rows in latest if rows), None)
-            shown = ""
-            starting = [run for run, _ in latest if (run.folder / LOG_FILE).exists()]
-            if running is None and starting:
-                shown = f"seed {starting[0].seed}, starting"
-            elif running is not None:
-                shown = f"seed {running[0].seed}, round {running[1][-1][ROUND]}"
             curves = [r.rows for r in ended.values() if r is not None]
             curves += [rows for _, rows in latest if rows]
-            table.append((row.label, done, shown, _accuracies(curves)))
+            table.append((row.label, done, _running(latest), _accuracies(curves)))
         width = shutil.get_terminal_size().columns
         with self._lock:
             lines = [*text_table(table, indent="").splitlines(), *self._notes]
@@ -115,6 +108,15 @@ def _latest(run: Run) -> Sequence[dict]:
         return read_rows(run.folder / "metrics.csv")
     except (OSError, RunError):
         return ()
+
+
+def _running(latest: Sequence[tuple[Run, Sequence[dict]]]) -> str:
+    """Says how far the first run is that has begun and not ended."""
+    for run, rows in latest:
+        if rows:
+            return f"seed {run.seed}, round {rows[-1][ROUND]}"
+    started = [run for run, _ in latest if (run.folder / LOG_FILE).exists()]
+    return f"seed {started[0].seed}, starting" if started else ""
 
 
 def _accuracies(curves: Sequence[Sequence[dict]]) -> str:
