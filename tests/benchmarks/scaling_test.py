@@ -1,5 +1,10 @@
 """Simulated rounds: what must hold whatever was measured."""
 
+import json
+import pathlib
+import subprocess
+import sys
+
 import attrs
 import pytest
 
@@ -53,3 +58,29 @@ def test_tables_have_a_column_for_each_number_of_workers():
     header, _, row = scaling.table({"small": curves}).splitlines()
     assert header.count("workers |") == len(scaling.NUM_WORKERS)
     assert row.startswith("| small | client by client | 1,234 | 0.25 |")
+
+
+def _run(folder, *arguments):
+    """Runs the program and returns a model's seconds per round by number of workers."""
+    program = pathlib.Path(__file__).parents[2] / "benchmarks" / "scaling.py"
+    done = subprocess.run(
+        [sys.executable, str(program), f"--output_dir={folder}", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (folder / "rounds.png").stat().st_size > 10_000
+    row = next(x for x in done.stdout.splitlines() if x.startswith("| 25 million"))
+    return [float(cell.replace(",", "")) for cell in row.split("|")[3:-1]]
+
+
+@pytest.mark.slow
+def test_the_program_measures_and_simulates_anew_with_a_faster_link(tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    measured = _run(tmp_path / "measured", "--rounds=1")
+    costs = tmp_path / "measured" / "costs.json"
+    assert json.loads(costs.read_text())["machine"]["processor"]
+    faster = _run(tmp_path / "faster", f"--costs={costs}", "--gigabits=100")
+    # With many workers the link is the limit; with two it is not.
+    assert faster[-1] < 0.9 * measured[-1]
+    assert faster[0] == pytest.approx(measured[0], rel=0.01)
