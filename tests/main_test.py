@@ -143,7 +143,8 @@ def test_an_interrupt_while_tensorflow_is_imported_ends_in_silence(loaded, tmp_p
     )
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "")
+    assert (process.returncode, out) == (130, "")
+    assert err in ("", "loading TensorFlow and the task\n")
 
 
 def test_a_full_disk_is_one_line_and_what_was_saved_is_whole(uninterrupted, tmp_path):
