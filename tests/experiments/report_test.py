@@ -144,3 +144,11 @@ def test_help_is_wrapped_to_the_width_of_a_terminal():
         assert max(map(len, of_flags)) <= columns
         wide = report.settings(DECLARED, "fedavg", "emnist")
         assert text.split() == wide.split()
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(3, "3 B"), (1610, "1.61 kB"), (999_900, "1000 kB"), (33.8e6, "33.8 MB")],
+)
+def test_bytes_have_three_digits_and_a_unit(num_bytes, shown):
+    assert report._size(num_bytes) == shown

@@ -50,6 +50,7 @@ _DATA = {
 # Python files that others run although they neither import them nor name their paths.
 _RUN_BY = {
     "benchmarks/runtimes.py": ("benchmarks/engines/run_*.py",),
+    "tests/benchmarks/communication_test.py": ("benchmarks/communication.py",),
     "tests/notebooks_test.py": (
         "tasks/__init__.py",
         "tests/testing/notebook_cells.py",

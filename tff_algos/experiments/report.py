@@ -40,9 +40,11 @@ def _metric(name: str, value: float | None) -> str:
 
 
 def _size(num_bytes: float) -> str:
+    """Returns a number of bytes with three digits, in units of 1,000."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= scale:
-            return f"{num_bytes / scale:.3g} {unit}"
+            # Twice, because 999.9 alone would become 1e+03.
+            return f"{float(f'{num_bytes / scale:.3g}'):g} {unit}"
     return f"{num_bytes:g} B"
 
 
