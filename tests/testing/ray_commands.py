@@ -2,7 +2,8 @@
 
     python -m tests.testing.ray_commands --algo=fedavg --task=emnist --runtime=ray
 
-The node has two CPUs, and a GPU that only Ray counts.
+The node has two CPUs, and a GPU that only Ray counts. Its address replaces that of the
+command; with `auto`, Ray finds it itself.
 """
 
 import os
@@ -17,10 +18,13 @@ def main() -> None:
     cli.define_flags()
     with ray_nodes.started() as nodes:
         nodes.add_node(num_cpus=2, num_gpus=1)
+        arguments = [*sys.argv]
+        if "--ray_address=auto" in arguments:
+            os.environ["RAY_ADDRESS"] = nodes.address
+        else:
+            arguments.append(f"--ray_address={nodes.address}")
         try:
-            cli.run_parsed(
-                cli.parse_flags([*sys.argv, f"--ray_address={nodes.address}"])
-            )
+            cli.run_parsed(cli.parse_flags(arguments))
         except SystemExit as end:
             status = end.code
         # Ray ends no node to which it is connected.

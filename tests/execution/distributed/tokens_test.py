@@ -1,6 +1,7 @@
 """Joining clusters that require a token, and clusters that do not."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,6 +21,32 @@ def _told(mode):
         cwd=_ROOT,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+_START_AND_END = """
+from tff_algos.execution.distributed import cluster
+cluster.open_cluster(None, 1, {"CPU": 1}).close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(None, 0o600), (0o640, 0o640)])
+def test_only_this_user_reads_a_new_token(tmp_path, before, after):
+    pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
+    token = tmp_path / ".ray" / "auth_token"
+    if before is not None:
+        token.parent.mkdir()
+        token.write_text("0123456789abcdef0123456789abcdef")
+        token.chmod(before)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    subprocess.run(
+        [sys.executable, "-c", _START_AND_END],
+        check=True,
+        cwd=_ROOT,
+        env={**environment, "HOME": str(tmp_path)},
+        umask=0o022,
+    )
+    assert token.stat().st_mode & 0o777 == after
 
 
 def test_a_token_is_sent_to_a_cluster_that_requires_it():

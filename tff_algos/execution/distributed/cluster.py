@@ -153,7 +153,12 @@ def _start(ray: Any) -> "_Close":
         folder = tempfile.mkdtemp(prefix="tff_algos-ray-", dir="/tmp")
     close = _Close(ray, Janitor(folder))
     try:
-        with _own_signals(), _on_loopback(), close.janitor.marking():
+        with (
+            _own_signals(),
+            _on_loopback(),
+            close.janitor.marking(),
+            tokens.kept_private(),
+        ):
             ray.init(
                 num_cpus=cpus.count(),
                 # Ray counts the machine's GPUs itself.

@@ -1,4 +1,4 @@
-"""Authentication tokens of Ray clusters: sent if the cluster requires one.
+"""Authentication tokens of Ray clusters: kept private, and sent if they are required.
 
 `ray start --head` requires a token if the machine has one, and any earlier `ray.init()`
 without an address has left one there. To join a cluster by address, Ray sends no token
@@ -6,11 +6,34 @@ unless `RAY_AUTH_MODE=token`; but with that mode, a driver cannot start actors o
 cluster without authentication. So the cluster is asked first.
 """
 
+import contextlib
 import importlib
 import os
+import types
+from collections.abc import Iterator
 
 _MODE = "RAY_AUTH_MODE"
 _PROBE_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def kept_private() -> Iterator[None]:
+    """Lets nobody else read the token that Ray makes if this user has none yet.
+
+    Ray writes it with the usual permissions, and who has it can run programs as this
+    user on every Ray that requires it.
+    """
+    path = _setup()._get_default_token_path()
+    is_new = not path.exists()
+    yield
+    if is_new and path.exists():
+        path.chmod(0o600)
+
+
+def _setup() -> types.ModuleType:
+    return importlib.import_module(
+        "ray._private.authentication.authentication_token_setup"
+    )
 
 
 def send_if_required(address: str) -> str:
@@ -22,18 +45,15 @@ def send_if_required(address: str) -> str:
     Returns:
       Why this process cannot join; an empty string if it can.
     """
-    setup = importlib.import_module(
-        "ray._private.authentication.authentication_token_setup"
-    )
     required, mode = _requires_token(address), os.environ.get(_MODE, "").lower()
     if mode and required != (mode == "token"):
         needed = "a token" if required else "no token"
         return f"it requires {needed}, but {_MODE}={mode}: unset {_MODE}."
-    loader = setup.AuthenticationTokenLoader.instance()
+    loader = _setup().AuthenticationTokenLoader.instance()
     if required and not loader.has_token(ignore_auth_mode=True):
         return "it requires a token: copy ~/.ray/auth_token from its head."
     if required:
-        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        _setup().maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     return ""
 
 
