@@ -239,7 +239,7 @@ def _tints(
 
 
 def _color(gray: np.ndarray, chroma: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Returns float32 [n, 1, 1, 3]: gray, shifted towards a hue with the same mean."""
+    """Returns float32 [n, 1, 1, 3]: gray, shifted toward a hue with the same mean."""
     phases = 2.0 * np.pi * (turns[:, np.newaxis] - np.arange(3) / 3.0)
     color = gray[:, np.newaxis] + chroma[:, np.newaxis] * np.cos(phases)
     clipped = np.clip(color, 0.0, 1.0).astype(np.float32)

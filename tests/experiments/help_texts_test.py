@@ -38,6 +38,13 @@ def test_a_text_may_be_that_of_a_builder():
     assert expected and not expected.startswith("As in")
 
 
+def test_what_follows_the_reference_is_added():
+    help_texts = help_of(tff_algos.build_mgda_prox)
+    shared = help_of(tff_algos.build_fed_prox)["proximal_strength"]
+    assert help_texts["proximal_strength"] == f"{shared}; 0 is FedMGDA+"
+    assert "FedAvg" not in help_texts["proximal_strength"]
+
+
 def test_all_other_texts_may_be_those_of_a_builder():
     def build(
         *,

@@ -70,7 +70,7 @@ def build_agnostic_federated_learning(
       server_optimizer_fn: Takes the mean model delta as gradient; SGD with learning
         rate 1 by default.
       num_clients: N, all clients in the population.
-      mixture_learning_rate: Learning rate of the clients' weights, per loss.
+      mixture_learning_rate: gamma_lambda, the learning rate of the clients' weights.
       afl_mode: What clients do: train on all batches of the round (epochs), or take one
         step on the first batch (batch), as in the paper.
       afl_loss: A client's loss: the mean over its batches of their mean losses, each

@@ -62,7 +62,8 @@ def build_apfl(
       model_fn: As in `build_fed_avg`, and so is every argument not listed here.
       client_learning_rate: Learning rate of local steps, which are plain SGD.
       mixing: Weight of a client's own model in the mixture that it predicts with.
-      adaptive_mixing: Learn each client's weight of its own model, from `mixing` on.
+      adaptive_mixing: Learn each client's weight of its own model, starting from
+        `mixing`.
 
     Returns:
       A `PersonalProcess` typed as `build_scaffold`'s; a row is `seen` (bool) and

@@ -55,7 +55,7 @@ def build_fed_dyn(
       model_fn: As in `build_fed_avg`, and so is every argument not listed here.
       client_optimizer_fn: The optimizer of local steps, one step per batch.
       num_clients: N, all clients in the population.
-      dynamic_regularization: Strength of FedDyn's terms, loss per squared weight.
+      dynamic_regularization: alpha, the strength of FedDyn's two terms.
       mean_examples: n, the mean over all clients of n_k, the examples in a client's
         batches or what its data say (`with_num_examples`), > 0. Client k then has
         alpha_k = alpha * n/n_k and lambda_k * n/n_k in place of alpha and lambda_k, as in

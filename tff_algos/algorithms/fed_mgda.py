@@ -76,7 +76,8 @@ def build_fed_mgda(
       client_optimizer_fn: The optimizer of local steps, one step per batch.
       server_optimizer_fn: Takes the combined model delta as gradient; SGD with learning
         rate 1 by default.
-      epsilon: How far a client's weight may be from lambda_0; 1 for no limit.
+      epsilon: How far a client's weight may be from its usual one, lambda_0 (see
+        client_weighting); 1 for no limit.
       cap: Largest weight of a client; None for no limit.
       zero_update_policy: How to treat a numerically zero update: exclude drops the
         client, keep retains it, so that the result is zero if the box allows.

@@ -56,14 +56,15 @@ def build_fed_prox(
     metrics_aggregator: MetricsAggregator | None = None,
     with_num_examples: bool = False,
 ) -> LearningProcess:
-    """Builds FedProx.
+    """Builds FedProx; FedAvg without a proximal term (`proximal_strength=0`).
 
     Args:
       model_fn: As in `build_fed_avg`, and so is every argument not listed here.
       client_optimizer_fn: The optimizer of local steps, one step per batch.
       server_optimizer_fn: Takes the mean model delta as gradient; SGD with learning
         rate 1 by default.
-      proximal_strength: mu, in the penalty (mu/2) * ||y - w||^2; 0 is FedAvg.
+      proximal_strength: mu, in the penalty (mu/2) * ||y - w||^2 on the distance of
+        local weights y from the server's w.
       prox_half: Keep the 1/2 in the penalty, as in the paper; without it the penalty is
         mu * ||y - w||^2, as in the code of Hu et al. (arXiv 2006.11489).
 

@@ -98,7 +98,8 @@ def build_gradma_w(
         local weights and at the server's, and the drift from the server's weights.
       persist_previous: Remember each client's final weights and use them as the previous
         weights of its next first step.
-      qp_margin: Least cosine of a corrected vector with each row.
+      qp_margin: Least cosine between a corrected vector and each vector that it must
+        not oppose.
       qp_scope: Correct vectors as a whole (global) or tensor by tensor (per_tensor, as in
         the authors' code).
 
@@ -156,7 +157,7 @@ def build_gradma_s(
       model_fn: As in `build_fed_avg`, and so is every argument not listed here.
       client_optimizer_fn: The optimizer of local steps, one step per batch.
       num_clients: N, all clients in the population.
-      memory_size: Most clients whose updates the server remembers.
+      memory_size: Largest number of clients whose updates the server remembers.
       memory_decay: Factor on remembered updates after every round.
       memory_dtype: Type of the updates that the server remembers; None for the weights'.
       server_learning_rate: Server learning rate.

@@ -57,9 +57,9 @@ def build_q_fed_avg(
       server_optimizer_fn: Takes the fraction above as gradient; SGD with learning rate 1
         by default, which is q-FedAvg.
       q: Power of the loss that clients are weighted by; 0 is FedAvg with uniform weights.
-      lipschitz: Estimate of how fast gradients change, gradient per weight.
-      loss_reduction: A client's loss: the mean over its examples, or the total over the
-        batches of one pass of their mean losses.
+      lipschitz: L, an estimate of the Lipschitz constant of the clients' gradients.
+      loss_reduction: A client's loss: the mean over its examples (mean), or the sum of
+        the batches' mean losses over one pass (total).
       with_full_pass: Whether clients' data include `full_pass`, batches in which each of
         a client's examples occurs once, over which F_k is taken. Without it F_k is taken
         over the round's batches, which is the same for one epoch.

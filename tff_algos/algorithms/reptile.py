@@ -1,4 +1,4 @@
-"""Reptile: K local steps on every client, then a server step towards their results.
+"""Reptile: K local steps on every client, then a server step toward their results.
 
 Nichol, Achiam, Schulman: "On First-Order Meta-Learning Algorithms", 2018, arXiv
 1803.02999; as a federated algorithm: Jiang, Konecny, Rush, Kannan: "Improving Federated

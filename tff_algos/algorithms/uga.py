@@ -68,8 +68,8 @@ def build_unbiased_gradient_aggregation(
         weights and batch (the same dropout for the same two).
       server_optimizer_fn: Takes its step with the mean of the clients' gradients.
       client_learning_rate: Learning rate of local steps.
-      client_epochs_per_round: Local epochs per round: E - 1 of steps, one that evaluates
-        the gradient.
+      client_epochs_per_round: Local epochs per round: E - 1 epochs of local steps, then
+        one that evaluates the gradient.
       client_learning_rate_decay: Factor on the client learning rate after every round.
       client_weighting: How clients are weighted: by their examples, or all equally.
       eval_reduction: Reduction of the loss over a client's examples after training.

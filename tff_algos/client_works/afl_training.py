@@ -51,7 +51,7 @@ def _summing_losses(afl_loss: AflLoss) -> local_training.StepGradients:
 def ascend(
     mixture: tf.Tensor, losses: tf.Tensor, takes_part: tf.Tensor, rate: float
 ) -> tf.Tensor:
-    """Moves weight towards clients with large losses.
+    """Moves weight toward clients with large losses.
 
     Args:
       mixture: lambda, float64 [N], on the simplex.

@@ -196,7 +196,7 @@ def _has_bar(stream: TextIO) -> bool:
 def _shown(
     labels: Mapping[str, str], metrics: Mapping[str, Any], per_cent: str
 ) -> dict[str, str]:
-    """Returns what to show of a step's metrics: losses, and accuracies in per cent."""
+    """Returns what to show of a step's metrics: losses, and accuracies in percent."""
     found = {}
     for name, label in labels.items():
         if name in metrics and not _is_empty_mean(name, metrics):

@@ -81,21 +81,24 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
         "data",
         "auto",
         ["auto", "tff", "generated"],
-        "Data: the real set (tff, downloaded where it is not cached), a generated "
-        "stand-in, or (auto) the real set if it is cached, else the stand-in.",
+        "The real dataset (tff; downloaded unless cached), generated data, or (auto) the "
+        "real dataset if it is cached, else generated data.",
         flag_values=into,
     )
     flags.DEFINE_string(
-        "cache_dir", None, "Folder of real datasets (~/.tff).", flag_values=into
+        "cache_dir",
+        None,
+        "Folder of real datasets (default: ~/.tff).",
+        flag_values=into,
     )
     flags.DEFINE_string(
         "output_dir",
         None,
-        "Results folder (runs/<algo>-<dataset>-<timestamp>).",
+        "Results folder (default: runs/<algo>-<dataset>-<timestamp>).",
         flag_values=into,
     )
     flags.DEFINE_bool(
-        "resume", True, "Go on with the run in --output_dir, if any.", flag_values=into
+        "resume", True, "Resume the run in --output_dir, if any.", flag_values=into
     )
     flags.DEFINE_enum(
         "runtime",
@@ -108,27 +111,27 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
     flags.DEFINE_list(
         "runtime_devices",
         None,
-        "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (all GPUs, or "
-        "the CPU where there is none).",
+        "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (default: all "
+        "GPUs, or the CPU where there is none).",
         flag_values=into,
     )
     flags.DEFINE_string(
         "ray_address",
         None,
-        "HOST:PORT of the Ray cluster that --runtime=ray joins (Ray of its own on this "
-        "machine).",
+        "HOST:PORT of the Ray cluster that --runtime=ray joins (default: starts Ray on "
+        "this machine).",
         flag_values=into,
     )
     flags.DEFINE_integer(
         "ray_workers",
         None,
-        "Number of workers of --runtime=ray (as many as there is room for).",
+        "Number of workers of --runtime=ray (default: as many as there is room for).",
         flag_values=into,
     )
     flags.DEFINE_list(
         "ray_worker_resources",
         None,
-        "What a worker of --runtime=ray takes, such as CPU:2 or GPU:1 (CPU:1).",
+        "What a worker of --runtime=ray takes, such as CPU:2 or GPU:1 (default: CPU:1).",
         flag_values=into,
     )
 

@@ -46,8 +46,8 @@ class RunOptions:
       personalization_learning_rate: Learning rate of personalization; by default the
         clients'.
       personalization_optimizer: Optimizer of personalization; by default the clients'.
-      personalization_momentum: Momentum of personalization, of sgd; by default the clients',
-        or 0 with an optimizer of its own.
+      personalization_momentum: Momentum of personalization, only with sgd; by default the
+        clients', or 0 with an optimizer of its own.
       track_improvement: Measure in every round the share of its clients whose training
         loss does not rise; this evaluates each client twice more.
       client_dropout: Probability that a sampled client drops out of a round before it

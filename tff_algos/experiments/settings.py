@@ -84,7 +84,8 @@ class Aggregation:
         their sum, at a trusted server (central). All clients then have the same weight.
       dp_clip: Largest norm of a client's update: a number, or adaptive for the median
         norm, learned privately.
-      dp_noise_multiplier: Standard deviation of the noise over the clipping norm.
+      dp_noise_multiplier: Standard deviation of the noise, divided by the clipping
+        norm.
       dp_target_epsilon: The epsilon after all rounds, instead of a noise multiplier.
       dp_delta: The delta of (epsilon, delta).
     """
@@ -109,7 +110,7 @@ class ClientOptimizer:
     Attributes:
       client_optimizer: Optimizer of local steps.
       client_learning_rate: Learning rate of local steps.
-      client_momentum: Momentum of local steps, of sgd.
+      client_momentum: Momentum of local steps; only with sgd.
     """
 
     client_optimizer: Annotated[Literal["sgd", "adam"], hparam()] = "sgd"
@@ -138,7 +139,7 @@ class ServerOptimizer:
       server_learning_rate_decay: Factor on the server learning rate after every period.
       server_learning_rate_decay_period: Rounds between decays of the server learning
         rate.
-      server_momentum: Momentum of the server's step, of sgd.
+      server_momentum: Momentum of the server's step; only with sgd.
     """
 
     server_optimizer: Annotated[Literal["sgd", "adagrad", "adam", "yogi"], hparam()] = (

@@ -72,8 +72,8 @@ def mime_lite(
       recipe: The recipe.
       task: The task.
       settings: The run's settings.
-      base_momentum: Momentum of the optimizer of local steps, of sgd, which clients
-        share.
+      base_momentum: Momentum of the optimizer of local steps, which clients share; only
+        with sgd.
       damped_momentum: Multiply gradients by 1 - base_momentum, as in the paper; without
         it, momentum makes steps up to 1 / (1 - base_momentum) times as long.
     """
@@ -215,7 +215,7 @@ def fed_dyn(
       task: The task.
       settings: The run's settings.
       adaptive_regularization: Make each client's alpha inversely proportional to the
-        number of its examples, with alpha for the mean number; reads every client's
+        number of its examples, with alpha itself for a client with the mean number; reads every client's
         examples once, to count them.
     """
     given = {}
@@ -285,7 +285,7 @@ def personalized_fed_avg(
       finetune_steps: Local steps of Reptile(K).
       finetune_server_optimizer: Server optimizer of Reptile(K).
       finetune_server_learning_rate: Server learning rate of Reptile(K).
-      finetune_server_momentum: Server momentum of Reptile(K), of sgd.
+      finetune_server_momentum: Server momentum of Reptile(K); only with sgd.
     """
     processes = recipe.process(
         task,

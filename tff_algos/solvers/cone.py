@@ -353,7 +353,7 @@ def _active_set(problem: _Problem) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _next_iterate(problem: _Problem, iterate: _Iterate) -> _Iterate:
-    """Takes a step towards the minimum over the free multipliers.
+    """Takes a step toward the minimum over the free multipliers.
 
     The step ends early if a multiplier reaches 0. At the minimum, the multiplier with
     the lowest gradient becomes free.
