@@ -53,6 +53,18 @@ def test_one_outlier_of_five_hardly_matters(factory):
     assert measurements["shares"].sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("size", [1e4, 1e12, 1e20, 1e30, 3e38])
+@pytest.mark.parametrize("name", ["median", "geometric_median", "krum"])
+def test_two_outliers_of_any_size_among_nine_hardly_matter(name, size):
+    factory = aggregators.KrumFactory(2) if name == "krum" else FACTORIES[name]
+    honest = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98]
+    for outliers in ([size, size], [-size, size], [1e3, size]):
+        result, measurements = _aggregate(factory, [*outliers, *honest], [1] * 9)
+        assert 0.9 <= result["b"] <= 1.1
+        np.testing.assert_allclose(result["a"], [result["b"], -result["b"]], rtol=1e-3)
+        assert measurements["shares"][:2].sum() < 1e-2
+
+
 def test_clients_of_weight_zero_and_of_nan_are_excluded(factory):
     values = [1.0, np.nan, 1.1, 0.9, 7.0, 1.0]
     found, measurements = _aggregate(factory, values, [1, 1, 1, 1, 0, 1])

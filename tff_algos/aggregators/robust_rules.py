@@ -8,14 +8,20 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
+from tff_algos.aggregators.min_norm_rule import (
+    combine_rows,
+    gram_matrix,
+    quick_gram_matrix,
+)
 
 Rows = Sequence[tf.Tensor]
 Rule = Callable[[Rows, tf.Tensor], tuple[list[tf.Tensor], tf.Tensor]]
 
-# Distances below this share of the largest are raised to it, so that the geometric
+# Distances below this share of the median one are raised to it, so that the geometric
 # median can lie on a row.
 _SMOOTHING = 1e-10
+# Rows farther than this many median distances are taken to be that far.
+_FAR = 1e6
 _TOLERANCE, _MAX_ITERATIONS = 1e-12, 1000
 
 
@@ -72,10 +78,15 @@ def geometric_median() -> Rule:
     """
 
     def rule(rows, weights):
-        gram = _centered_gram(rows)
+        gram, center = _centered_gram(rows)
         weights = weights / tf.reduce_sum(weights)
+        lengths = tf.sqrt(tf.linalg.diag_part(gram))
+        middle = tf.sort(lengths)[tf.size(lengths) // 2]
+        # A row pulls equally hard from any distance, but digits are lost over a long one.
+        scales = tf.minimum(_FAR * middle / tf.maximum(lengths, 1e-300), 1.0)
+        gram *= scales[:, tf.newaxis] * scales[tf.newaxis]
         squares = tf.linalg.diag_part(gram)
-        least = _SMOOTHING * tf.sqrt(tf.reduce_max(squares)) + 1e-300
+        least = _SMOOTHING * middle + 1e-300
 
         def distances(shares):
             products = tf.linalg.matvec(gram, shares)
@@ -96,7 +107,9 @@ def geometric_median() -> Rule:
         own = tf.linalg.matvec(tf.sqrt(_squared_distances(gram)), weights)
         at_row = tf.one_hot(tf.argmin(own), tf.size(own), dtype=tf.float64)
         distance = tf.tensordot(weights, distances(shares), 1)
-        shares = tf.where(tf.reduce_min(own) < distance, at_row, shares)
+        shares = scales * tf.where(tf.reduce_min(own) < distance, at_row, shares)
+        at_center = tf.one_hot(center, tf.size(shares), dtype=tf.float64)
+        shares += (1.0 - tf.reduce_sum(shares)) * at_center
         return [combine_rows(shares, each) for each in rows], shares
 
     return rule
@@ -112,7 +125,7 @@ def krum(num_malicious: int, num_chosen: int) -> Rule:
     """
 
     def rule(rows, weights):
-        gram, count = _centered_gram(rows), tf.size(weights)
+        (gram, _), count = _centered_gram(rows), tf.size(weights)
         # Its own distance, zero, comes first.
         ascending = tf.sort(_squared_distances(gram), axis=1)
         nearest = tf.maximum(count - num_malicious - 2, 1)
@@ -132,14 +145,14 @@ def _squared_distances(gram: tf.Tensor) -> tf.Tensor:
     return tf.maximum(squares[:, tf.newaxis] - 2.0 * gram + squares[tf.newaxis], 0.0)
 
 
-def _centered_gram(rows: Rows) -> tf.Tensor:
-    """Returns the inner products of the rows less their mean, float64 [n, n].
+def _centered_gram(rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the inner products of the rows less a central one, and its index.
 
-    What rows have in common would cost distances their digits.
+    What rows have in common would cost distances their digits. The central row is the
+    nearest to half of the rows, because a single large row would carry off their mean.
     """
-    return tf.add_n(
-        [
-            gram_matrix(each - tf.reduce_mean(each, axis=0, keepdims=True))
-            for each in rows
-        ]
-    )
+    rough = _squared_distances(tf.add_n([quick_gram_matrix(each) for each in rows]))
+    to_half = tf.sort(rough, axis=1)[:, tf.shape(rough)[1] // 2]
+    center = tf.argmin(to_half)
+    grams = [gram_matrix(each - tf.gather(each, center)) for each in rows]
+    return tf.add_n(grams), center
