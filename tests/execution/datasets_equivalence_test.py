@@ -45,6 +45,35 @@ def test_clients_pipelines_give_the_same():
     same(work, [pairs(5), pairs(1), pairs(0), pairs(9)])
 
 
+@tff.tensorflow.computation(NUMBERS, np.int64)
+def _scaled_sum(data, factor):
+    return data.reduce(np.int64(0), lambda total, x: total + factor * x)
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 6])
+def test_clients_reduce_a_data_set_of_the_server(num_clients):
+    @tff.federated_computation(
+        tff.FederatedType(NUMBERS, tff.SERVER), tff.FederatedType(np.int64, tff.CLIENTS)
+    )
+    def of_server(data, factors):
+        here = tff.federated_broadcast(data)
+        return tff.federated_sum(tff.federated_map(_scaled_sum, (here, factors)))
+
+    @tff.federated_computation(
+        tff.FederatedType(NUMBERS, tff.CLIENTS, all_equal=True),
+        tff.FederatedType(np.int64, tff.CLIENTS),
+    )
+    def shared(data, factors):
+        return tff.federated_sum(tff.federated_map(_scaled_sum, (data, factors)))
+
+    factors = list(range(1, num_clients + 1))
+    for work in (of_server, shared):
+        for kwargs in ({}, {"batch_clients": True}):
+            context = equivalence.in_process(**kwargs)
+            data = tf.data.Dataset.range(4)
+            assert equivalence.call(context, work, data, factors) == 6 * sum(factors)
+
+
 def test_clients_keep_data_sets_as_results():
     @tff.tensorflow.computation(NUMBERS)
     def doubled(data):

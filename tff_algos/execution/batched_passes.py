@@ -321,7 +321,10 @@ class BatchedPass:
                 result.append(client_batches.read(variants[index], specs))
             else:
                 port = self._work.fragment.inputs[source]
-                value = inputs.clients[port][position]
+                if port.placement is Placement.SERVER:
+                    value = inputs.server[port]
+                else:
+                    value = inputs.clients[port][position]
                 result.append(self._cache.read(value, specs))
                 # Cached datasets yield the same elements every time.
                 if self._cache.get(value) is None and client_batches.may_be_spent(
