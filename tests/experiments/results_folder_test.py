@@ -194,6 +194,8 @@ def test_what_is_no_folder_is_refused_where_one_belongs(folder, make_spec, name,
 def test_interrupted_writes_are_removed_whatever_they_are(folder, kind):
     whole = sorted(folder.rglob("*"))
     _make(folder / ".config.json.ab_12xyz", kind)
+    for name in ("weights.npz", "round_12.npz", "saved_model", "encoding.json"):
+        _make(folder / "model" / f".{name}.0123abcd", kind)
     with results_folder.opened(folder):
         pass
     _make(folder / "metrics.csv_temp1234", kind)
@@ -203,6 +205,16 @@ def test_interrupted_writes_are_removed_whatever_they_are(folder, kind):
     # A log of TensorBoard's is made whenever it is opened.
     found = {path for path in folder.rglob("*") if path.parent.name != "tensorboard"}
     assert found == {path for path in whole if path.parent.name != "tensorboard"}
+
+
+def test_hidden_files_of_others_stay(folder, make_spec):
+    (folder / "model" / ".git").mkdir(parents=True, exist_ok=True)
+    for name in (".env", ".git/config", ".weights.npz", ".weights.npz.backup99"):
+        (folder / "model" / name).write_text("mine")
+    runner.run(make_spec(folder))
+    assert (folder / "model" / ".git" / "config").read_text() == "mine"
+    for name in (".env", ".weights.npz", ".weights.npz.backup99"):
+        assert (folder / "model" / name).read_text() == "mine"
 
 
 def test_a_failed_write_names_the_file(folder, make_spec):

@@ -18,6 +18,7 @@ from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import run_spec, runner
 from tff_algos.experiments.errors import CohortSizeError, OutputError, ResumeError
 from tff_algos.experiments.metrics_log import read_rows
+from tff_algos.experiments.model_files import load_model
 from tff_algos.experiments.stage import Stage
 
 SGD = tff.learning.optimizers.build_sgdm
@@ -308,6 +309,32 @@ def test_a_single_stage_may_be_trained_longer(stages, tmp_path):
     assert numbers(tmp_path / "grown") == numbers(tmp_path / "at_once")
     with pytest.raises(ResumeError, match="--total_rounds: was 4, now 3"):
         runner.run(spec(3, tmp_path / "grown"))
+
+
+def test_a_finished_run_that_goes_on_and_is_stopped_is_not_finished(stages, tmp_path):
+    def spec(rounds, stop_in=None):
+        def ask_to_stop(call):
+            if call == stop_in:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        stage = attrs.evolve(stages[0], num_rounds=rounds)
+        return make_spec(
+            intercept((stage,), ask_to_stop),
+            tmp_path,
+            hyperparameters={"algo": "test", "total_rounds": rounds},
+        )
+
+    runner.run(spec(2))
+    assert load_model(tmp_path).round_num is None
+    stopped = runner.run(spec(9, stop_in=1))
+    assert stopped.rounds_done == 3
+    assert not (tmp_path / "summary.json").exists()
+    found = load_model(tmp_path)
+    assert found.round_num == 3
+    for one, other in zip(
+        found.weights.trainable, stopped.weights.trainable, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_noresume_refuses_a_folder_that_holds_a_run(stages, uninterrupted):

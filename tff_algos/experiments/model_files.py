@@ -36,6 +36,9 @@ _SAVED_MODEL, _WEIGHTS = "saved_model", "weights.npz"
 _ENCODING = "encoding.json"
 _SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _ROUND = re.compile(r"round_(\d+)\.npz")
+_PARTIAL = re.compile(
+    rf"\.({_ROUND.pattern}|weights\.npz|saved_model|encoding\.json)\.[0-9a-f]{{8}}"
+)
 
 
 class ModelFileError(RunError):
@@ -103,6 +106,12 @@ def _flat(weights: tff.learning.models.ModelWeights) -> tuple[list, list]:
     return tf.nest.flatten(weights.trainable), tf.nest.flatten(weights.non_trainable)
 
 
+def partial_writes(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns what interrupted writes of a run's model left in its results folder."""
+    hidden = (directory / FOLDER).glob(".*")
+    return [path for path in hidden if _PARTIAL.fullmatch(path.name)]
+
+
 def write_round(
     directory: pathlib.Path,
     round_num: int,
@@ -151,6 +160,11 @@ def write_final(
     _write_encoding(folder, encoding)
     _write_weights(folder / _WEIGHTS, weights)
     _write_saved_model(folder, model, weights)
+
+
+def remove_final(directory: pathlib.Path) -> None:
+    """Removes the final weights, which are no longer those after the last round."""
+    files.remove(directory / FOLDER / _WEIGHTS)
 
 
 def _write_encoding(folder: pathlib.Path, encoding: Mapping[str, Any] | None) -> None:
@@ -206,7 +220,7 @@ class TrainedModel:
       encoding: Of own data, what the model's inputs and outputs are: `classes`, in the
         order of the outputs, and `mean` and `deviation`: its inputs are features less
         their mean, divided by their deviation. Of a table also `features`: columns and,
-        of words, "column=word". None for other datasets, and before the run has ended.
+        of words, "column=word". None for other datasets.
     """
 
     folder: pathlib.Path

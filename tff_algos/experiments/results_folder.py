@@ -47,9 +47,16 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
         for name in _FILES:
             for leftover in files.partial_writes(directory / name):
                 files.remove(leftover)
-        for leftover in (directory / model_files.FOLDER).glob(".*"):
+        for leftover in model_files.partial_writes(directory):
             files.remove(leftover)
         yield
+
+
+def remove_final(directory: pathlib.Path) -> None:
+    """Removes what a run wrote at its end, because it goes on."""
+    for name in ("summary.json", "per_client.csv"):
+        files.remove(directory / name)
+    model_files.remove_final(directory)
 
 
 @contextlib.contextmanager

@@ -296,6 +296,8 @@ class _Training:
         spec = self._spec
         if self.rounds_done == spec.total_rounds:
             return
+        with results_folder.naming_errors(spec.output_dir):
+            results_folder.remove_final(spec.output_dir)
         print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done) as progress:
             self._progress = progress
