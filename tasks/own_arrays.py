@@ -72,7 +72,7 @@ def as_classes(
         class, or if there is one class alone.
     """
     _refuse_masked(labels, "labels", name)
-    found = np.asarray(labels)
+    found = as_array(labels)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.shape != (num_examples,):
@@ -112,10 +112,8 @@ def whole_numbers_or_words(
     missing = np.flatnonzero(is_missing(labels))
     if len(missing):
         raise TaskError(f"{name}: {place(missing[0])} has no label.")
-    if labels.dtype.kind == "S":
-        return np.char.decode(labels, "utf-8", "replace")
-    if labels.dtype.kind == "O":
-        labels = as_words(labels)
+    if labels.dtype.kind in "SO":
+        labels = _distinct_words(labels, "labels", name)
     if labels.dtype.kind == "U":
         labels = _as_numbers(labels)
     if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
@@ -211,26 +209,30 @@ def by_client(
     missing = np.flatnonzero(is_missing(found))
     if len(missing):
         raise TaskError(f"{name}: {_example(missing[0])} has no client.")
-    if found.dtype.kind == "S":
-        found = np.char.decode(found, "utf-8", "replace")
-    if found.dtype.kind == "O":
-        words = as_words(found)
-        _refuse_same_text(found, words, name)
-        found = words
+    if found.dtype.kind in "SO":
+        found = _distinct_words(found, "client ids", name)
     clients, indices = np.unique(found, return_inverse=True)
     order = np.argsort(indices, kind="stable")
     ends = np.cumsum(np.bincount(indices))[:-1]
     return tuple(map(str, clients)), np.split(order.astype(np.int64), ends)
 
 
-def _refuse_same_text(ids: np.ndarray, words: np.ndarray, name: str) -> None:
+def _distinct_words(values: np.ndarray, what: str, name: str) -> np.ndarray:
+    """Returns Python objects or bytes as text.
+
+    Raises:
+      TaskError: If two that differ have the same text.
+    """
+    words = as_words(values)
     first: dict[str, Any] = {}
-    for each, word in zip(ids, words, strict=True):
+    for each, word in zip(values.tolist(), words, strict=True):
         if first.setdefault(word, each) != each:
             raise TaskError(
-                f"{name}: client ids {messages.shown(first[word])} and "
-                f"{messages.shown(each)} have the same text, expected ids of one type."
+                f"{name}: {what} {messages.shown(first[word])} and "
+                f"{messages.shown(each)} have the same text, expected {what} of one "
+                "type, and bytes in UTF-8."
             )
+    return words
 
 
 @attrs.frozen(kw_only=True, eq=False)

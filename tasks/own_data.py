@@ -11,7 +11,7 @@ divided by a partition.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import attrs
 import numpy as np
@@ -22,6 +22,7 @@ from tasks import array_data, own_arrays, own_table, partition
 from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import by_shape
+from tasks.models.by_shape import ModelId
 from tasks.task import Task, TaskError
 from tff_algos import messages
 from tff_algos.clients.batching import derive_seed
@@ -60,6 +61,16 @@ class Treatment:
     eval_client_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
     standardize: Annotated[bool, hparam()] = True
     seed: Annotated[int, hparam(low=0)] = 0
+
+    def __attrs_post_init__(self):
+        if not isinstance(self.model, str | tff.learning.models.FunctionalModel):
+            raise HyperparameterError(
+                "model",
+                self.model,
+                f"one of {', '.join(get_args(ModelId))}, or a FunctionalModel; "
+                "tff.learning.models.functional_model_from_keras makes one of a Keras "
+                "model",
+            )
 
 
 def from_arrays(
@@ -133,10 +144,22 @@ def from_data_frame(
         categories=own_table.names("categories", categories),
     )
     columns = {str(key): own_arrays.as_array(frame[key]) for key in keys}
+    _check_columns(columns, name)
     table = own_table.Table(name=name, columns=columns)
     x, y, ids = own_table.encode(table, roles)
     task = from_arrays(x, y, ids, name=name, **treatment)
     return with_feature_names(task, own_table.feature_names(table, roles))
+
+
+def _check_columns(columns: Mapping[str, np.ndarray], name: str) -> None:
+    """Raises `TaskError` unless all columns have one value for each row."""
+    shape = [max((len(each) for each in columns.values() if each.ndim), default=0)]
+    for key, column in columns.items():
+        if list(column.shape) != shape:
+            raise TaskError(
+                f"{name}: column {messages.shown(key)} has shape "
+                f"{list(column.shape)}, expected {shape}, a value for each row."
+            )
 
 
 def with_feature_names(task: Task, names: Sequence[str]) -> Task:
@@ -201,7 +224,7 @@ def _pair(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features and the labels of a batch of a ClientData."""
     if isinstance(batch, tuple) and len(batch) == 2:
-        return batch
+        return _arrays(*batch, name)
     if not isinstance(batch, Mapping):
         raise TaskError(
             f"{name}: an element is a {type(batch).__name__}, expected a pair "
@@ -220,7 +243,17 @@ def _pair(
             raise MissingHyperparameterError(argument, f"expected {choices}")
         if key not in keys:
             raise HyperparameterError(argument, key, choices)
-    return batch[features], batch[label]
+    return _arrays(batch[features], batch[label], name)
+
+
+def _arrays(features: Any, labels: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    for what, found in (("features", features), ("labels", labels)):
+        if not isinstance(found, np.ndarray):
+            raise TaskError(
+                f"{name}: the {what} of an element are a {type(found).__name__}, "
+                "expected one tensor."
+            )
+    return features, labels
 
 
 def _clients(

@@ -1,5 +1,6 @@
 """Reads a folder of images: `DIR/CLASS/IMAGE`, or `DIR/CLIENT/CLASS/IMAGE`."""
 
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ import tensorflow as tf
 from tasks.task import TaskError
 from tff_algos import messages
 
+# Folders above an image, of clients and classes.
+_MAX_DEPTH = 2
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 # Of a PNG file's header: its signature, and where it says how many bits a channel has.
 _PNG, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
@@ -52,11 +55,14 @@ def read(
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    found = [
-        path
-        for path in folder.rglob("*")
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    found = []
+    for at, folders, names in os.walk(folder, followlinks=True):
+        depth = len(pathlib.Path(at).relative_to(folder).parts)
+        # No deeper than what is refused, because links may lead back.
+        deeper = [] if depth > _MAX_DEPTH else folders
+        folders[:] = [name for name in deeper if not name.startswith(".")]
+        visible = (name for name in names if not name.startswith("."))
+        found += [pathlib.Path(at, name) for name in visible]
     return sorted(path for path in found if path.is_file())
 
 

@@ -75,6 +75,16 @@ def test_clients_that_are_away_count_with_what_they_sent_last(mean_over, decay):
         table *= decay
 
 
+def test_updates_that_shrink_for_ever_are_remembered_for_ever():
+    num_rounds, decay = 60, 0.1
+    cohorts = [{number % 2: decay**number} for number in range(num_rounds)]
+    process = process_of(2, FLOAT32, decay=decay)
+    found = results(rounds(process, *cohorts, dtype=np.float32))
+    # The other client's update of the round before has shrunk like the rate.
+    expected = decay ** np.arange(num_rounds)
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-4, atol=1e-37)
+
+
 @pytest.mark.parametrize("mean_over", ["all", "seen"])
 def test_who_waits_for_all_has_a_mean_of_zero_until_then(mean_over):
     cohorts = [{0: (1, 2)}, {2: (4, 4)}, {1: (4, 0)}, {0: (7, 5)}]

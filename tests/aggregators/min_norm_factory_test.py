@@ -7,6 +7,8 @@ import pytest
 import scipy.optimize
 import tensorflow_federated as tff
 
+import tff_algos
+from tests.testing.float32_processes import functional
 from tff_algos.aggregators import MinNormFactory, NormalizedMeanFactory
 
 FLOAT = np.float64
@@ -255,6 +257,20 @@ def test_updates_of_zero_alone_change_nothing_and_nobody_at_all_is_rejected():
     found, measurements = combine([(1.0, 2.0), (3.0, np.inf)], [0, 1])
     assert np.all(np.isnan(found))
     assert measurements["num_non_finite_clients"] == 1
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_without_clients_the_result_is_no_number(num_blocks):
+    process = process_of(min_norm(num_blocks=num_blocks), 4, FLOAT)
+    output = process.next(process.initialize(), [], [])
+    assert all(np.all(np.isnan(tensor)) for tensor in output.result)
+
+
+def test_a_round_without_clients_is_rejected():
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    process = tff_algos.build_fed_mgda(functional(), sgd)
+    output = process.next(process.initialize(), [])
+    assert output.metrics["finalizer"]["num_rejected_rounds"] == 1
 
 
 def test_single_precision_is_solved_in_double():

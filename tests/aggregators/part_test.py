@@ -45,6 +45,18 @@ def test_the_part_is_the_inner_aggregate_and_the_rest_is_zero():
     assert sent == 8 + 4 * 5 + 4
 
 
+def test_tensors_are_in_the_order_of_the_values_type():
+    names = ["kernel", "bias"]
+    value_type = tff.to_type(collections.OrderedDict((n, np.float32) for n in names))
+    process = aggregators.PartFactory([True, False]).create(value_type, WEIGHT)
+    value = collections.OrderedDict(kernel=np.float32(1.0), bias=np.float32(5.0))
+    output = process.next(process.initialize(), [value], [np.float32(1.0)])
+    assert output.result == {"kernel": 1.0, "bias": 0.0}
+    one = aggregators.PartFactory([True]).create(tff.TensorType(np.float32), WEIGHT)
+    output = one.next(one.initialize(), [np.float32(2.0)], [np.float32(1.0)])
+    assert output.result == 2.0
+
+
 def test_with_every_tensor_it_is_the_inner_aggregate_to_the_bit():
     inner = tff.aggregators.MeanFactory()
     output, _ = aggregate(aggregators.PartFactory([True] * 3, inner))

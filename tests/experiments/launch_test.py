@@ -115,6 +115,30 @@ def test_fewer_clients_than_a_round_has_by_default_all_take_part(tmp_path):
     assert spec.hyperparameters["clients_per_round"] == 3
 
 
+def test_krum_needs_enough_of_the_clients_that_there_are(tmp_path):
+    task = tasks.from_arrays(
+        np.arange(40.0).reshape(20, 2), np.arange(20) % 2, partition="iid:4"
+    )
+    with pytest.raises(HyperparameterError, match="krum:F with F of at most 0 .*=4"):
+        launch.build_spec(
+            catalog.get("fedavg"),
+            task,
+            {"aggregator": "krum:2"},
+            Launch(output_dir=tmp_path),
+        )
+
+
+def test_runs_of_one_second_have_folders_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    spec = launch.build_spec(
+        catalog.get("fedavg"), tiny_task.make(), {}, Launch(output_dir="runs/name")
+    )
+    folders = [launch.with_folder(spec, Launch()).output_dir.name for _ in range(3)]
+    assert folders == ["name", "name-2", "name-3"]
+    chosen = launch.with_folder(spec, Launch(output_dir="runs/name"))
+    assert chosen.output_dir.name == "name"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

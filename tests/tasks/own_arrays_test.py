@@ -60,6 +60,8 @@ def test_labels_become_indices_of_classes(labels, indices, classes):
         ),
         ([1.0, np.nan, 1.0], r"example 1 \(counting from 0\) has no label"),
         (["a", "", "b"], r"example 1 \(counting from 0\) has no label"),
+        (["a", np.nan, "b"], r"example 1 \(counting from 0\) has no label"),
+        ([1, "1", "b"], "labels 1 and '1' have the same text, expected labels of one"),
         (np.array(["a", None, "b"], object), r"example 1 \(.*\) has no label"),
     ],
 )
@@ -80,8 +82,9 @@ def test_examples_are_grouped_by_client():
         (["a"], r"client ids have shape \[1\], expected one for each of 2"),
         (["a", ""], r"example 1 \(counting from 0\) has no client"),
         ([1.0, np.nan], r"example 1 \(counting from 0\) has no client"),
-        ([1, "1"], "client ids 1 and '1' have the same text, expected ids of one type"),
+        ([1, "1"], "client ids 1 and '1' have the same text, expected client ids of"),
         (np.array(["a", b"a"], object), "client ids 'a' and b'a' have the same text"),
+        (np.array([b"\xff", b"\xfe"]), r"client ids b'.xff' and b'.xfe' have the same"),
     ],
 )
 def test_other_client_ids_are_refused(ids, message):

@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
@@ -89,6 +90,10 @@ def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():
         HyperparameterError, match="cannot be used where examples have clie"
     ):
         tasks.from_arrays(X, Y, IDS, partition="iid:2")
+    with pytest.raises(
+        HyperparameterError, match="^model=<.*one of linear, mlp, cnn, l"
+    ):
+        tasks.from_arrays(X, Y, IDS, model=lambda: None)
     with pytest.raises(HyperparameterError, match=r"client_test_fraction=0.*\(0, 1\)"):
         tasks.from_arrays(X, Y, IDS, client_test_fraction=0)
 
@@ -132,6 +137,18 @@ def test_clients_without_examples_and_unknown_keys_are_refused():
         tasks.from_client_data(_client_data({"ann": 10}), label="z")
     with pytest.raises(HyperparameterError, match="features='z' .* own_data: pixels"):
         tasks.from_client_data(_client_data({"ann": 10}), features="z")
+
+
+def test_features_in_several_tensors_are_refused():
+    examples = ({"p": X, "q": X}, Y)
+    dataset = tf.data.Dataset.from_tensor_slices(examples)
+    clients = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
+        ["ann"], lambda _: dataset
+    )
+    with pytest.raises(
+        TaskError, match="features of an element are a dict, expected o"
+    ):
+        tasks.from_client_data(clients)
 
 
 def test_keys_that_have_to_be_named_are_missing():
@@ -216,6 +233,12 @@ def test_tables_that_mean_nothing_are_refused():
         TaskError, match=r"'when' is of type datetime64\[D\], expected n"
     ):
         tasks.from_data_frame({"when": days, "label": [0, 1, 0, 1]}, "label")
+    with pytest.raises(
+        TaskError, match=r"column 'p' has shape \[3\], expected \[4\], a value for each"
+    ):
+        tasks.from_data_frame({"p": np.ones(3), "label": [0, 1, 0, 1]}, "label")
+    with pytest.raises(TaskError, match=r"column 'p' has shape \[4, 5\], expected"):
+        tasks.from_data_frame({"p": np.ones((4, 5)), "label": [0, 1, 0, 1]}, "label")
     ids = [1, 2, 2, "1"]
     with pytest.raises(TaskError, match="client ids 1 and '1' have the same text"):
         tasks.from_data_frame({**table, "who": ids}, "label", "who")

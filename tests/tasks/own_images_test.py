@@ -75,6 +75,17 @@ def test_images_of_different_sizes_are_refused(put, tmp_path):
         own_images.read(tmp_path)
 
 
+def test_links_to_folders_are_followed(put, tmp_path):
+    put("data/dog/1.png", 1)
+    put("elsewhere/1.png", 2)
+    (tmp_path / "data" / "cat").symlink_to(tmp_path / "elsewhere")
+    _, labels, _ = own_images.read(tmp_path / "data")
+    assert list(labels) == ["cat", "dog"]
+    (tmp_path / "data" / "dog" / "back").symlink_to(tmp_path / "data")
+    with pytest.raises(TaskError, match="CLASS/IMAGE .* found dog/back/"):
+        own_images.read(tmp_path / "data")
+
+
 def test_other_depths_are_refused(put, tmp_path):
     put("a/1.png")
     put("b/c/1.png")

@@ -15,6 +15,9 @@ from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.gather import build_gather_computation
 from tff_algos.hyperparameters import checked, hparam
 
+# A smaller factor is folded into the rows, before it underflows in float32.
+_LEAST_FACTOR = 1e-15
+
 MeanOver = Literal["all", "seen"]
 MemoryDtype = Literal["bfloat16", "float32", "float64"]
 
@@ -193,7 +196,17 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
             lambda: (state.rows, state.seen, _count(state.seen)),
         )
         factor = state.factor * self._decay
+        if self._decay < 1.0:
+            rows, factor = tf.cond(
+                factor < _LEAST_FACTOR,
+                lambda: (_scaled(rows, factor), tf.ones_like(factor)),
+                lambda: (rows, factor),
+            )
         return LatestUpdatesState(rows, seen, factor), result, num_seen
+
+
+def _scaled(rows: object, factor: tf.Tensor) -> object:
+    return tf.nest.map_structure(lambda row: row * tf.cast(factor, row.dtype), rows)
 
 
 def _count(seen: tf.Tensor) -> tf.Tensor:

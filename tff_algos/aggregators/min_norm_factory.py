@@ -6,7 +6,7 @@ Desideri, 2012.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import attrs
@@ -35,6 +35,7 @@ from tff_algos.hyperparameters import (
 
 _named = collections.OrderedDict
 _GRAM_TYPE = tff.TensorType(np.float64, [None, None])
+_COEFFICIENTS_TYPE = tff.TensorType(np.float64, [None])
 
 
 class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
@@ -190,6 +191,7 @@ def _build_combination(
             lambda: [combine_rows(chosen.coefficients, each) for each in rows],
             lambda: [combine_some_rows(chosen.coefficients, each) for each in rows],
         )
+        combined = _nan_without_clients(combined, chosen.coefficients)
         result = tf.nest.pack_sequence_as(gathered["value"], combined)
         return result, _measurements(tf.logical_not(finite), chosen)
 
@@ -203,6 +205,17 @@ def _build_combination(
         return result, measurements
 
     return gather_and_combine
+
+
+def _nan_without_clients(
+    combined: Sequence[tf.Tensor], coefficients: tf.Tensor
+) -> Sequence[tf.Tensor]:
+    """Returns a combination, which is zero of no rows; `MeanFactory`'s is then NaN."""
+
+    def no_numbers() -> list[tf.Tensor]:
+        return [tf.fill(tf.shape(t), tf.constant(np.nan, t.dtype)) for t in combined]
+
+    return tf.cond(tf.size(coefficients) > 0, lambda: list(combined), no_numbers)
 
 
 def _measurements(
@@ -328,8 +341,13 @@ def _build_blockwise_combination(
         chosen = rule.weights(gram, labels["weight"])
         return chosen.coefficients, _measurements(labels["excluded"], chosen)
 
+    @tff.tensorflow.computation(as_blocks.type, _COEFFICIENTS_TYPE)
+    @tf.function
+    def checked(total, coefficients):
+        return _nan_without_clients([total], coefficients)[0]
+
     @tff.tensorflow.computation(
-        as_blocks.type, np.int64, tff.TensorType(np.float64, [None]), labels_type
+        as_blocks.type, np.int64, _COEFFICIENTS_TYPE, labels_type
     )
     @tf.function
     def own_part(blocks, own_fingerprint, coefficients, labels):
@@ -363,7 +381,7 @@ def _build_blockwise_combination(
                 tff.federated_broadcast(labels),
             ),
         )
-        total = tff.federated_sum(parts)
+        total = tff.federated_map(checked, (tff.federated_sum(parts), coefficients))
         return tff.federated_map(as_blocks.join, total), measurements
 
     return combine_in_turns

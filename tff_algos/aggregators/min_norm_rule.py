@@ -179,7 +179,7 @@ class MinNormRule:
         )
         if self.median_norm_lr:
             scales *= _median(norms, taken)
-        # Without clients the result is NaN, like that of `tff.aggregators.MeanFactory`.
+        # If all are excluded, the result is NaN, like `tff.aggregators.MeanFactory`'s.
         nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
         return MinNormWeights(
             weights * scales + tf.cast(nothing, tf.float64), measurements

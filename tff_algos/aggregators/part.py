@@ -24,7 +24,8 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
         """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
 
         Args:
-          is_sent: For each tensor of a value, whether it is aggregated.
+          is_sent: For each tensor of a value, in the order of its type, whether it is
+            aggregated.
           inner: Aggregates a tuple of these tensors.
 
         Raises:
@@ -53,7 +54,7 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
             )
         if not any(self._is_sent):
             return _zeros(specs, value_type, weight_type)
-        is_sent = self._is_sent
+        is_sent = _in_order_of_nest(self._is_sent, specs)
 
         @tff.tensorflow.computation(value_type)
         def take(value):
@@ -86,6 +87,16 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+def _in_order_of_nest(is_sent: Sequence[bool], specs: object) -> tuple[bool, ...]:
+    """Returns `is_sent` as tf.nest orders tensors: those of a mapping by their names."""
+    positions = tf.nest.pack_sequence_as(specs, range(len(is_sent)))
+    in_order_of_type = tff.structure.flatten(
+        tff.structure.from_container([positions], recursive=True)
+    )
+    by_position = dict(zip(in_order_of_type, is_sent, strict=True))
+    return tuple(by_position[position] for position in range(len(is_sent)))
 
 
 def _as_booleans(is_sent: Sequence[bool]) -> tuple[bool, ...]:

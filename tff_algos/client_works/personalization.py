@@ -133,8 +133,8 @@ def build_personalization_eval(
       metrics@SERVER)`, where M is the model's weights and E an unbatched example.
       The metrics are `baseline_metrics`, each metric before fine-tuning, of shape
       [clients], and `personalized_metrics`, each of shape [clients, P + 1] with
-      entry p after p epochs. The first `max_num_clients` clients are included, in
-      the order given.
+      entry p after p epochs. Clients are in the order given, up to `max_num_clients`;
+      of more, TFF returns a random sample in random order.
 
     Raises:
       HyperparameterError: If an argument is invalid.

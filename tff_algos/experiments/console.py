@@ -15,7 +15,13 @@ from tff_algos import cpus, execution
 from tff_algos.execution import op_threads
 from tff_algos.experiments import catalog, declarations, plugins, report, runner
 from tff_algos.experiments.errors import RunError
-from tff_algos.experiments.launch import Launch, build_spec, resolve, set_context
+from tff_algos.experiments.launch import (
+    Launch,
+    build_spec,
+    resolve,
+    set_context,
+    with_folder,
+)
 from tff_algos.experiments.run_spec import RunResult, RunSpec
 
 # TensorFlow's variable for the number of threads within an op.
@@ -58,7 +64,7 @@ def run(
     _, _, resolved = resolve(recipe, entry, settings)
     _divide_cpus(resolved.get("clients_per_round"))
     set_context(launch)
-    spec = build_spec(recipe, entry, settings, launch)
+    spec = with_folder(build_spec(recipe, entry, settings, launch), launch)
     print(f"Results: {spec.output_dir}", file=sys.stderr, flush=True)
     if spec.total_rounds == 0:
         print(_no_training_notice(spec), file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import itertools
 import math
 import pathlib
 import platform
@@ -25,6 +26,7 @@ from tff_algos.experiments import (
     model_files,
     plugins,
     private_aggregators,
+    robust_aggregators,
     runner,
 )
 from tff_algos.experiments.declarations import RUN, Settings, by_user
@@ -154,7 +156,7 @@ def run(
     if isinstance(task, str):
         task = tasks.get(task, choices.tasks)
     set_context(launch)
-    spec = build_spec(recipe, task, settings, launch)
+    spec = with_folder(build_spec(recipe, task, settings, launch), launch)
     return runner.run(spec)
 
 
@@ -269,6 +271,8 @@ def build_spec(
         print(task.notice, file=sys.stderr, flush=True)
     task = recipe.prepare_task(task, resolved)
     resolved = _within(resolved, settings, len(task.train_client_ids))
+    if "aggregator" in resolved:
+        robust_aggregators.check(resolved["aggregator"], resolved["clients_per_round"])
     attack = malicious_clients.build(
         options.attack,
         options.malicious_clients,
@@ -412,6 +416,25 @@ def _new_output_dir(recipe: Recipe, task: Task) -> pathlib.Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = files.safe_name(f"{recipe.name}-{task.dataset_name}-{now}")
     return pathlib.Path("runs") / name
+
+
+def with_folder(spec: RunSpec, launch: Launch) -> RunSpec:
+    """Returns a run with a folder of its own, which is created, unless it was chosen.
+
+    Another run may have started in the same second.
+    """
+    if launch.output_dir is not None:
+        return spec
+    first = spec.output_dir
+    for number in itertools.count(1):
+        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # The run names the error.
+        return attrs.evolve(spec, output_dir=folder)
 
 
 def _git_commit() -> str | None:

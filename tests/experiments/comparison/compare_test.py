@@ -28,10 +28,12 @@ def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
         columns=["last:eval/accuracy"],
         output_dir=tmp_path,
         total_rounds=3,
+        attack=None,
     )
     assert len(program.calls) == 6
     assert program.calls[0] == [
         "--algo=fedavg",
+        "--attack=none",
         "--task=mnist",
         "--total_rounds=3",
         "--seed=0",

@@ -90,6 +90,12 @@ def test_flag_files_say_what_was_published(presets):
     assert rows[-1].published is None
 
 
+def test_a_flag_file_may_be_empty(presets):
+    (presets / "fedavg.flags").write_text("")
+    (row,) = make_rows([f"{presets}/fedavg.flags"], ["--algo=uga", TASK], [], WHAT)
+    assert row.published is None
+
+
 def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
     write_run(tmp_path / "run")
     rows = make_rows(["fedavg", str(tmp_path / "run")], [TASK], [], WHAT)

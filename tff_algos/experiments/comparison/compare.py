@@ -32,6 +32,7 @@ from tff_algos.experiments.comparison.runs import (
     make_runs,
     tell_failure,
 )
+from tff_algos.hyperparameters import NONE
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +119,8 @@ def compare(
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return NONE
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
