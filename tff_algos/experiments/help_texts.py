@@ -12,7 +12,7 @@ import docstring_parser
 import tff_algos
 from tff_algos.hyperparameters import NONE, Hyperparameter, declared
 
-_AS_IN = re.compile(r"As in `(build_\w+)`(;.*)?")
+_AS_IN = re.compile(r"As in `(build_\w+)`")
 _OTHERS_AS_IN = re.compile(r"As in `(build_\w+)`, and so is every")
 _NONE = re.compile(r"\bNone\b")
 
@@ -31,8 +31,7 @@ def _helps(target: Callable[..., Any]) -> Mapping[str, str]:
     """Returns what docstrings say of each argument, on one line.
 
     Docstrings refer to each other: "As in `build_x`" stands for that builder's text,
-    "and so is every argument not listed here" for those of all others. What follows it
-    after a semicolon is added.
+    "and so is every argument not listed here" for those of all others.
     """
     documented = target.__mro__[::-1] if inspect.isclass(target) else (target,)
     helps: dict[str, str] = {}
@@ -44,7 +43,6 @@ def _helps(target: Callable[..., Any]) -> Mapping[str, str]:
                 helps = {**_helps(getattr(tff_algos, others[1])), **helps}
             same = _AS_IN.match(text)
             if same is not None:
-                shared = _helps(getattr(tff_algos, same[1])).get(parameter.arg_name)
-                text = text if shared is None else f"{shared}{same[2] or ''}"
+                text = _helps(getattr(tff_algos, same[1])).get(parameter.arg_name, text)
             helps[parameter.arg_name] = _NONE.sub(NONE, text).rstrip(".")
     return helps
