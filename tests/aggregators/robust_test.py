@@ -53,7 +53,7 @@ def test_one_outlier_of_five_hardly_matters(factory):
     assert measurements["shares"].sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("size", [1e4, 1e12, 1e20, 1e30, 3e38])
+@pytest.mark.parametrize("size", [1e12, 3e38])
 @pytest.mark.parametrize("name", ["median", "geometric_median", "krum"])
 def test_two_outliers_of_any_size_among_nine_hardly_matter(name, size):
     factory = aggregators.KrumFactory(2) if name == "krum" else FACTORIES[name]

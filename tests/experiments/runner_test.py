@@ -311,6 +311,7 @@ def test_a_single_stage_may_be_trained_longer(stages, tmp_path):
         runner.run(spec(3, tmp_path / "grown"))
 
 
+@pytest.mark.extended
 def test_a_finished_run_that_goes_on_and_is_stopped_is_not_finished(stages, tmp_path):
     def spec(rounds, stop_in=None):
         def ask_to_stop(call):
