@@ -215,8 +215,8 @@ def fed_dyn(
       task: The task.
       settings: The run's settings.
       adaptive_regularization: Make each client's alpha inversely proportional to the
-        number of its examples, with alpha itself for a client with the mean number; reads every client's
-        examples once, to count them.
+        number of its examples, with alpha itself for a client with the mean number;
+        reads every client's examples once, to count them.
     """
     given = {}
     if adaptive_regularization:
