@@ -2,7 +2,6 @@
 
 import datetime
 import importlib.metadata
-import itertools
 import math
 import pathlib
 import platform
@@ -26,6 +25,7 @@ from tff_algos.experiments import (
     model_files,
     plugins,
     private_aggregators,
+    results_folder,
     robust_aggregators,
     runner,
 )
@@ -419,22 +419,10 @@ def _new_output_dir(recipe: Recipe, task: Task) -> pathlib.Path:
 
 
 def with_folder(spec: RunSpec, launch: Launch) -> RunSpec:
-    """Returns a run with a folder of its own, which is created, unless it was chosen.
-
-    Another run may have started in the same second.
-    """
+    """Returns a run with a new folder of its own, unless one was chosen."""
     if launch.output_dir is not None:
         return spec
-    first = spec.output_dir
-    for number in itertools.count(1):
-        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError:
-            pass  # The run names the error.
-        return attrs.evolve(spec, output_dir=folder)
+    return attrs.evolve(spec, output_dir=results_folder.create_new(spec.output_dir))
 
 
 def _git_commit() -> str | None:

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import errno
 import fcntl
+import itertools
 import os
 import pathlib
 import sys
@@ -27,6 +28,23 @@ _FILES = (
 _FOLDERS = ("checkpoints", model_files.FOLDER, "plots", "tensorboard")
 # The errors of flock on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+
+
+def create_new(wanted: pathlib.Path) -> pathlib.Path:
+    """Creates a folder and returns it.
+
+    The name gets a number if there is such a folder: another run may have started in
+    the same second. Other errors are left to `opened`, which names them.
+    """
+    for number in itertools.count(1):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass
+        return path
 
 
 @contextlib.contextmanager
