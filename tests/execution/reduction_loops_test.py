@@ -105,3 +105,40 @@ def test_for_loops_take_no_step_of_an_empty_data_set():
         return loop(dataset)
 
     assert equivalence.assert_same_in_both(count, []) == 0
+
+
+def test_an_element_of_a_variable_is_read_after_the_step_before_it():
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def last(dataset):
+        weights = tf.Variable(tf.eye(200))
+
+        @tf.function
+        def loop(dataset):
+            # A slow step, so that an element fetched during it would be an old one.
+            for total in dataset.map(lambda _: tf.reduce_sum(weights)):
+                weights.assign(tf.matmul(weights, weights) + total / 200.0)
+            return tf.reduce_sum(weights)
+
+        return loop(dataset)
+
+    data = list(range(4))
+    found = {float(equivalence.assert_same_in_both(last, data)) for _ in range(5)}
+    assert len(found) == 1
+
+
+def test_an_element_of_a_table_is_read_after_the_step_before_it():
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def doubled(dataset):
+        table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 1)
+
+        @tf.function
+        def loop(dataset):
+            total = 0
+            for value in dataset.map(lambda _: table.lookup(0)):
+                table.insert(0, 2 * value)
+                total += value
+            return total
+
+        return loop(dataset)
+
+    assert equivalence.assert_same_in_both(doubled, [0] * 5) == 1 + 2 + 4 + 8 + 16

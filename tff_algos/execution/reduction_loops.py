@@ -110,7 +110,9 @@ def reduce_by_loops(graph_def: GraphDef) -> None:
     costs more than a step of a small model. A loop is part of the graph, is optimized
     with it, and runs on its device.
     """
-    loops = _LoopLibrary(functions_by_name(graph_def))
+    loops = _LoopLibrary(
+        functions_by_name(graph_def), ordered=_has_data_of_variables(graph_def)
+    )
     loops.replace_in(graph_def.node)
     for function in graph_def.library.function:
         replaced = loops.replace_in(function.node_def)
@@ -118,11 +120,31 @@ def reduce_by_loops(graph_def: GraphDef) -> None:
     graph_def.library.function.extend(loops.functions)
 
 
-class _LoopLibrary:
-    """Creates the functions of the loops that replace ReduceDataset ops."""
+def _has_data_of_variables(graph_def: GraphDef) -> bool:
+    """Returns whether an element of a dataset may depend on a variable or a table."""
+    inner = (function.node_def for function in graph_def.library.function)
+    return any(
+        tf.resource.as_datatype_enum in attribute.list.type
+        for node in itertools.chain(graph_def.node, *inner)
+        if "Dataset" in node.op and node.op != "ReduceDataset"
+        for attribute in node.attr.values()
+    )
 
-    def __init__(self, signatures: Mapping[str, function_pb2.FunctionDef]):
+
+class _LoopLibrary:
+    """Creates the functions of the loops that replace ReduceDataset ops.
+
+    Args:
+      signatures: The graph's functions by name.
+      ordered: Whether an element must not be fetched before the effects of the step
+        before it.
+    """
+
+    def __init__(
+        self, signatures: Mapping[str, function_pb2.FunctionDef], ordered: bool
+    ):
         self._signatures = dict(signatures)
+        self._ordered = ordered
         self.functions: list[function_pb2.FunctionDef] = []
 
     def replace_in(self, nodes: Nodes) -> set[str]:
@@ -165,7 +187,15 @@ class _LoopLibrary:
         data = (element_types, element_shapes)
         self.functions.append(_condition(f"{name}_condition", loop))
         self.functions.append(
-            _body(f"{name}_body", step, stateful, loop, len(states), data)
+            _body(
+                f"{name}_body",
+                step,
+                stateful,
+                loop,
+                len(states),
+                data,
+                self._ordered,
+            )
         )
         self.functions.append(
             _loop(name, loop, states, others, fold.state_shapes, data)
@@ -275,8 +305,13 @@ def _condition(name: str, types: list[int]) -> function_pb2.FunctionDef:
     return function
 
 
-def _body(name, step, stateful, types, num_states, data) -> function_pb2.FunctionDef:
-    """Returns the loop body; it fetches the next element during the current step."""
+def _body(
+    name, step, stateful, types, num_states, data, ordered
+) -> function_pb2.FunctionDef:
+    """Returns the loop body; it fetches the next element during the current step.
+
+    If elements may depend on the step's effects, it fetches the element afterwards.
+    """
     function = _function(name, types, types)
     variables = [f"in{index}" for index in range(len(types))]
     states, others = variables[3 : 3 + num_states], variables[3 + num_states :]
@@ -297,6 +332,8 @@ def _body(name, step, stateful, types, num_states, data) -> function_pb2.Functio
         name="following", op="IteratorGetNextAsOptional", input=["in1"]
     )
     _set_data(following, data)
+    if ordered and stateful:
+        following.input.append("^step")
     function.node_def.add(
         name="more", op="OptionalHasValue", input=["following:optional:0"]
     )
