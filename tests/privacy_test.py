@@ -50,6 +50,23 @@ def test_it_grows_with_rounds_and_falls_with_noise():
     assert few.epsilon(10, 1e-5) < few.epsilon(100, 1e-5)
 
 
+@pytest.mark.parametrize("size", [50, 60, 80, 99])
+def test_a_sample_reveals_no_more_than_all_clients(size):
+    """The accountant's own bound says otherwise for samples of most clients."""
+
+    def sampled(clients_per_round):
+        return {"num_clients": 100, "clients_per_round": clients_per_round}
+
+    rounds = NoisyRounds(noise_multiplier=2.0, **sampled(size))
+    everybody = NoisyRounds(noise_multiplier=2.0, **sampled(100))
+    assert rounds.epsilon(10, 1e-5) <= everybody.epsilon(10, 1e-5)
+    noise = privacy.noise_multiplier_for(8.0, 1e-5, 10, **sampled(size))
+    enough = privacy.noise_multiplier_for(8.0, 1e-5, 10, **sampled(100))
+    assert noise <= enough + 1e-4
+    found = NoisyRounds(noise_multiplier=noise, **sampled(size))
+    assert found.epsilon(10, 1e-5) == pytest.approx(8.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_the_noise_for_a_target_reaches_it(sampling):
     noise = privacy.noise_multiplier_for(8.0, 1e-5, 100, **ROUNDS, sampling=sampling)

@@ -10,6 +10,8 @@ sampled decides what it says:
 * "fixed": exactly S of N clients, without replacement. Two populations are adjacent if
   one client is another (replace-one). Exchanging a client moves a sum of updates of
   norm at most C by up to 2 C, so the accountant sees half of the noise multiplier.
+  The accountant's bound for a sample of most clients is above the one for all of them,
+  which holds for every sample as well: the smaller one counts.
 """
 
 from typing import Annotated, Literal
@@ -76,8 +78,15 @@ class NoisyRounds:
         """
         if not num_rounds:
             return 0.0
+        return min(
+            self._epsilon_of(event, num_rounds, delta) for event in self._events()
+        )
+
+    def _epsilon_of(
+        self, event: dp_accounting.DpEvent, num_rounds: int, delta: float
+    ) -> float:
         accountant = self._accountant()
-        accountant.compose(self._event(), num_rounds)
+        accountant.compose(event, num_rounds)
         return float(accountant.get_epsilon(delta))
 
     def _accountant(self) -> dp_accounting.PrivacyAccountant:
@@ -88,17 +97,17 @@ class NoisyRounds:
         }
         return rdp.RdpAccountant(neighboring_relation=by_sampling[self.sampling])
 
-    def _event(self) -> dp_accounting.DpEvent:
+    def _events(self) -> list[dp_accounting.DpEvent]:
+        """Returns a round, or several that each reveal at least as much."""
         if self.sampling == "poisson":
-            return dp_accounting.PoissonSampledDpEvent(
-                self.clients_per_round / self.num_clients,
-                dp_accounting.GaussianDpEvent(self.noise_multiplier),
-            )
-        return dp_accounting.SampledWithoutReplacementDpEvent(
-            self.num_clients,
-            self.clients_per_round,
-            dp_accounting.GaussianDpEvent(self.noise_multiplier / 2),
+            noisy = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+            share = self.clients_per_round / self.num_clients
+            return [dp_accounting.PoissonSampledDpEvent(share, noisy)]
+        noisy = dp_accounting.GaussianDpEvent(self.noise_multiplier / 2)
+        sampled = dp_accounting.SampledWithoutReplacementDpEvent(
+            self.num_clients, self.clients_per_round, noisy
         )
+        return [sampled, noisy]
 
 
 @checked
@@ -132,7 +141,13 @@ def noise_multiplier_for(
             sampling=sampling,
         )
 
-    if rounds(_MOST_NOISE).epsilon(num_rounds, delta) > target_epsilon:
+    most = rounds(_MOST_NOISE)
+    reaching = [
+        index
+        for index, event in enumerate(most._events())
+        if most._epsilon_of(event, num_rounds, delta) <= target_epsilon
+    ]
+    if not reaching:
         raise HyperparameterError(
             "target_epsilon",
             target_epsilon,
@@ -140,13 +155,17 @@ def noise_multiplier_for(
         )
     if rounds(_LEAST_NOISE).epsilon(num_rounds, delta) <= target_epsilon:
         return _LEAST_NOISE
-    return dp_accounting.calibrate_dp_mechanism(
-        rounds(1.0)._accountant,
-        lambda noise: dp_accounting.SelfComposedDpEvent(
-            rounds(noise)._event(), num_rounds
-        ),
-        target_epsilon,
-        delta,
-        dp_accounting.ExplicitBracketInterval(_LEAST_NOISE, _MOST_NOISE),
-        tol=1e-4,
-    )
+
+    def calibrated(index: int) -> float:
+        return dp_accounting.calibrate_dp_mechanism(
+            most._accountant,
+            lambda noise: dp_accounting.SelfComposedDpEvent(
+                rounds(noise)._events()[index], num_rounds
+            ),
+            target_epsilon,
+            delta,
+            dp_accounting.ExplicitBracketInterval(_LEAST_NOISE, _MOST_NOISE),
+            tol=1e-4,
+        )
+
+    return min(map(calibrated, reaching))

@@ -87,6 +87,19 @@ def test_values_go_in_and_come_out(name):
     assert equivalence.call(equivalence.in_process(), mapped, []) == []
 
 
+def test_elements_of_a_type_without_names_may_have_names():
+    unnamed = tff.StructType([np.float32, (np.int32, np.bool_)])
+    named = {"x": 1.5, "y": {"a": 2, "b": True}}
+
+    @tff.tensorflow.computation(unnamed)
+    def through(value):
+        return value
+
+    tensors = iter(types.embed(named, unnamed))
+    assert list(map(float, tensors)) == [1.5, 2, 1]
+    same(through, named)
+
+
 def test_values_the_type_does_not_allow_are_type_errors():
     @tff.tensorflow.computation(tff.TensorType(np.float32, [2]))
     def through(x):

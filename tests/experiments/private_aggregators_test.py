@@ -11,7 +11,13 @@ import tensorflow_federated as tff
 from tasks.models.normalized import build_tiny_nn
 from tests.testing import tiny_task
 from tff_algos import experiments
-from tff_algos.experiments import catalog, declarations, private_aggregators, report
+from tff_algos.experiments import (
+    catalog,
+    declarations,
+    launch,
+    private_aggregators,
+    report,
+)
 from tff_algos.experiments.private_aggregators import Guarantee
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.privacy import NoisyRounds
@@ -170,6 +176,21 @@ def test_clients_that_take_part_in_every_round_have_no_such_epsilon():
             dp_noise_multiplier=1.0,
             attack="scale_update:2",
         )
+
+
+def test_what_an_earlier_run_on_the_same_data_revealed_is_not_counted(result):
+    settings = {
+        "clients_per_round": 4,
+        "dp": "central",
+        "dp_noise_multiplier": 1.0,
+        "initial_model": str(result.spec.output_dir),
+    }
+    with pytest.raises(HyperparameterError, match="initial_model=.*other data.*--dp"):
+        experiments.run("fedavg", TASK, **settings)
+    other = attrs.evolve(TASK, name="other")
+    spec = launch.build_spec(catalog.get("fedavg"), other, settings, launch.Launch())
+    start = spec.initial_weights.trainable[0]
+    np.testing.assert_array_equal(start, result.weights.trainable[0])
 
 
 def test_statistics_without_noise_are_refused():

@@ -227,7 +227,7 @@ def _elements(value: Any, type_spec: tff.StructType) -> Iterator[tuple[Any, tff.
     for (name, element), (expected_name, element_type) in zip(
         elements, expected, strict=True
     ):
-        if name not in (None, expected_name):
+        if None not in (name, expected_name) and name != expected_name:
             raise TypeError(
                 f"Expected an element {expected_name!r} of {type_spec}, found {name!r}."
             )

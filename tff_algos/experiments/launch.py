@@ -280,7 +280,8 @@ def build_spec(
         task,
         resolved.get("clients_per_round"),
     )
-    initial_weights = _initial_weights(options, task)
+    guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
+    initial_weights = _initial_weights(options, task, private=guarantee is not None)
     with attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
     if attack is not None:
@@ -289,7 +290,6 @@ def build_spec(
     for name, pace in paces.items():
         if pace is not None and 0 < num_rounds < pace.rounds:
             print(f"{name}: {pace.text}", file=sys.stderr, flush=True)
-    guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     if guarantee is not None and attack is not None and attack.every_round:
         raise HyperparameterError(
             "malicious_every_round",
@@ -383,18 +383,28 @@ def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:
 
 
 def _initial_weights(
-    options: RunOptions, task: Task
+    options: RunOptions, task: Task, private: bool
 ) -> tff.learning.models.ModelWeights | None:
-    if options.initial_model is None:
+    folder = options.initial_model
+    if folder is None:
         return None
     try:
-        return model_files.initial_weights(options.initial_model, task.model)
+        weights = model_files.initial_weights(folder, task.model)
+        config = model_files.load_model(folder).config
     except model_files.ModelFileError as error:
         raise HyperparameterError(
             "initial_model",
-            options.initial_model,
+            folder,
             f"the results folder of a run of the same model; {str(error).rstrip('.')}",
         ) from error
+    if private and config["hyperparameters"]["dataset"] == task.dataset_name:
+        raise HyperparameterError(
+            "initial_model",
+            folder,
+            "a run on other data with --dp, whose epsilon does not count what an "
+            f"earlier run on {task.dataset_name} has revealed",
+        )
+    return weights
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):
