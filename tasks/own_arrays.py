@@ -11,6 +11,8 @@ from tasks.task import TaskError
 from tff_algos import messages
 
 _MAX_PIXEL = np.float32(255.0)
+_IMAGE_CHANNELS = (1, 3, 4)
+_MOST_CHANNELS = 16
 
 
 def checked_features(features: Any, name: str) -> np.ndarray:
@@ -27,7 +29,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     found = np.asarray(features)
     if found.dtype.kind not in "biuf":
         raise TaskError(
-            f"{name}: features are of type {found.dtype}, expected numbers."
+            f"{name}: features are of type {found.dtype}, expected real numbers."
         )
     if found.ndim not in (2, 3, 4) or 0 in found.shape[1:]:
         raise TaskError(
@@ -36,6 +38,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         )
     if not len(found):
         raise TaskError(f"{name} has no examples.")
+    _refuse_channels_first(found.shape, name)
     if found.ndim == 3:
         found = found[..., np.newaxis]
     if found.ndim == 4 and found.dtype == np.uint8:
@@ -53,6 +56,18 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
     return rounded if same else found.astype(np.float64, copy=False)
+
+
+def _refuse_channels_first(shape: Sequence[int], name: str) -> None:
+    if len(shape) != 4 or shape[1] not in _IMAGE_CHANNELS:
+        return
+    *_, height, width = shape
+    # Few numbers in the last axis may be channels, such as those of a row of sensors.
+    if min(height, width) > _MOST_CHANNELS or height == width > max(_IMAGE_CHANNELS):
+        raise TaskError(
+            f"{name}: features have shape {list(shape)}, expected channels last: "
+            "features.transpose(0, 2, 3, 1)."
+        )
 
 
 def _refuse_masked(values: Any, what: str, name: str) -> None:
@@ -76,11 +91,9 @@ def as_classes(
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.shape != (num_examples,):
-        is_one_hot = found.ndim == 2 and len(found) == num_examples
-        hint = "; turn one-hot labels into labels.argmax(axis=1)" if is_one_hot else ""
         raise TaskError(
-            f"{name}: labels have shape {list(found.shape)}, expected one for each of "
-            f"{num_examples} examples{hint}."
+            f"{name}: labels have shape {list(found.shape)}, expected "
+            f"{_expected_labels(found, num_examples)}."
         )
     found = whole_numbers_or_words(found, name)
     classes, indices = np.unique(found, return_inverse=True)
@@ -90,6 +103,16 @@ def as_classes(
             "classifier needs two classes or more."
         )
     return indices.astype(np.int32), tuple(map(str, classes))
+
+
+def _expected_labels(found: np.ndarray, num_examples: int) -> str:
+    """Says what labels of another shape should be."""
+    expected = f"one for each of {num_examples} examples"
+    if found.ndim != 2 or len(found) != num_examples:
+        return expected
+    if found.dtype.kind in "biuf" and (np.count_nonzero(found, axis=1) == 1).all():
+        return f"{expected}; turn one-hot labels into labels.argmax(axis=1)"
+    return "one class per example; several labels per example are not supported"
 
 
 def _example(index: int) -> str:

@@ -17,11 +17,12 @@ import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tf_keras
 
 from tasks import array_data, own_arrays, own_table, partition
 from tasks.array_data import Division
 from tasks.array_source import Arrays
-from tasks.models import by_shape
+from tasks.models import by_shape, keras_classifier
 from tasks.models.by_shape import ModelId
 from tasks.task import Task, TaskError
 from tff_algos import messages
@@ -37,6 +38,7 @@ from tff_algos.hyperparameters import (
 DEFAULT_PARTITION = "iid:10"
 _READ_BATCH_SIZE = 4096
 _MAX_NAMES = 10
+_METRICS = ("loss", "accuracy", "num_examples", "num_batches")
 
 
 @record
@@ -44,8 +46,9 @@ class Treatment:
     """What becomes of own data, whatever they are read from.
 
     Attributes:
-      model: A name of `tasks.models.by_shape`, or a model of the features as float32
-        and the classes' indices as int32.
+      model: A name of `tasks.models.by_shape`, a Keras model that returns logits, or a
+        functional model of the features as float32 and the classes' indices as int32,
+        with the metrics "loss", "accuracy", "num_examples" and "num_batches".
       partition: Division among clients, where the data name none.
       client_test_fraction: Share of each client's examples that is held out.
       eval_client_fraction: Share of the clients that do not train and are those
@@ -55,7 +58,7 @@ class Treatment:
       seed: Seed of the division and the initial weights.
     """
 
-    model: str | tff.learning.models.FunctionalModel = "mlp"
+    model: str | tf_keras.Model | tff.learning.models.FunctionalModel = "mlp"
     partition: Annotated[str | None, hparam()] = None
     client_test_fraction: Annotated[float, hparam(above=0, below=1)] = 0.2
     eval_client_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
@@ -63,13 +66,13 @@ class Treatment:
     seed: Annotated[int, hparam(low=0)] = 0
 
     def __attrs_post_init__(self):
-        if not isinstance(self.model, str | tff.learning.models.FunctionalModel):
+        names = get_args(ModelId)
+        models = tf_keras.Model | tff.learning.models.FunctionalModel
+        if self.model not in names and not isinstance(self.model, models):
             raise HyperparameterError(
                 "model",
                 self.model,
-                f"one of {', '.join(get_args(ModelId))}, or a FunctionalModel; "
-                "tff.learning.models.functional_model_from_keras makes one of a Keras "
-                "model",
+                f"one of {', '.join(names)}, a tf_keras.Model or a FunctionalModel",
             )
 
 
@@ -95,7 +98,7 @@ def from_arrays(
       TaskError: If something does not fit.
       HyperparameterError: If an argument is invalid.
     """
-    how = Treatment(**treatment)
+    how = _treatment(treatment)
     if client_ids is not None and how.partition is not None:
         raise UnusableHyperparameterError(
             "partition", how.partition, "where examples have clients"
@@ -133,6 +136,9 @@ def from_data_frame(
       TaskError: If something does not fit.
       HyperparameterError: If an argument is invalid.
     """
+    if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
+        expected = "a pandas data frame, or arrays by column; from_arrays takes arrays"
+        raise HyperparameterError("frame", frame, expected)
     keys = list(frame)
     if len(set(map(str, keys))) < len(keys):
         repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
@@ -149,6 +155,15 @@ def from_data_frame(
     x, y, ids = own_table.encode(table, roles)
     task = from_arrays(x, y, ids, name=name, **treatment)
     return with_feature_names(task, own_table.feature_names(table, roles))
+
+
+def _treatment(settings: Mapping[str, Any]) -> Treatment:
+    names = [field.name for field in attrs.fields(Treatment)]
+    for name in settings:
+        if name not in names:
+            expected = f"expected one of {', '.join(names)}"
+            raise TypeError(f"{name}= is no argument, {expected}.")
+    return Treatment(**settings)
 
 
 def _check_columns(columns: Mapping[str, np.ndarray], name: str) -> None:
@@ -195,10 +210,15 @@ def from_client_data(
     x, y, ids = [], [], []
     for client_id in client_data.client_ids:
         dataset = client_data.create_tf_dataset_for_client(client_id)
-        found = [
-            _pair(batch, features, label, name)
-            for batch in dataset.batch(_READ_BATCH_SIZE).as_numpy_iterator()
-        ]
+        try:
+            batches = list(dataset.batch(_READ_BATCH_SIZE).as_numpy_iterator())
+        except tf.errors.InvalidArgumentError as error:
+            raise TaskError(
+                f"{name}: client {messages.shown(client_id)} cannot be read; elements "
+                "must be single examples of one shape (dataset.unbatch() of batches): "
+                f"{messages.one_line(error)}"
+            ) from error
+        found = [_pair(batch, features, label, name) for batch in batches]
         if not found:
             raise TaskError(
                 f"{name}: client {messages.shown(client_id)} has no examples."
@@ -325,7 +345,9 @@ def _fingerprint(
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(np.ascontiguousarray(array).data)
     settings = attrs.asdict(how, recurse=False)
-    if not isinstance(how.model, str):
+    if isinstance(how.model, tf_keras.Model):
+        settings["model"] = how.model.to_json()
+    elif not isinstance(how.model, str):
         settings["model"] = repr(how.model.input_spec)
     digest.update(repr((tuple(client_ids), settings)).encode())
     return digest.hexdigest()[:16]
@@ -351,18 +373,42 @@ def _roles(
 
 
 def _model(how: Treatment, shape: Sequence[int], num_classes: int, name: str):
-    if not isinstance(how.model, str):
-        expected = tf.TensorSpec([None, *shape], tf.float32)
-        if not expected.is_compatible_with(how.model.input_spec[0]):
-            raise TaskError(
-                f"{name}: the model takes {how.model.input_spec[0]}, examples are "
-                f"{expected}."
-            )
-        return how.model
     try:
-        return by_shape.build(how.model, shape, num_classes, how.seed)
-    except by_shape.ShapeError as error:
-        raise TaskError(f"{name}: model={how.model}: {error}.") from error
+        if isinstance(how.model, tf_keras.Model):
+            return keras_classifier.build(how.model, shape, num_classes)
+        if isinstance(how.model, str):
+            return by_shape.build(how.model, shape, num_classes, how.seed)
+    except (by_shape.ShapeError, keras_classifier.KerasModelError) as error:
+        shown = how.model if isinstance(how.model, str) else how.model.name
+        raise TaskError(f"{name}: model={shown}: {str(error).rstrip('.')}.") from error
+    _check_functional(how.model, shape, name)
+    return how.model
+
+
+def _check_functional(
+    model: tff.learning.models.FunctionalModel, shape: Sequence[int], name: str
+) -> None:
+    specs = (
+        tf.TensorSpec([None, *shape], tf.float32),
+        tf.TensorSpec([None], tf.int32),
+    )
+    for what, expected, found in zip(
+        ("examples", "labels"), specs, model.input_spec, strict=True
+    ):
+        # Not compatible: batches differ in size, so a fixed one would fail later.
+        if found.shape.as_list() != expected.shape.as_list() or (
+            found.dtype != expected.dtype
+        ):
+            raise TaskError(f"{name}: the model takes {found}, {what} are {expected}.")
+    missing = [
+        each for each in _METRICS if each not in model.initialize_metrics_state()
+    ]
+    if missing:
+        raise TaskError(
+            f"{name}: the model has no metric {missing[0]}; expected "
+            f"{', '.join(_METRICS)}, the last two from tff.learning.metrics."
+            "NumExamplesCounter() and NumBatchesCounter()."
+        )
 
 
 def _notice(

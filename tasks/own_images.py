@@ -36,7 +36,8 @@ def read(
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
     if others:
         raise TaskError(
-            f"{others[0]} is no image that can be read, expected {', '.join(SUFFIXES)}."
+            f"{others[0]} is not an image this program can read "
+            f"({', '.join(SUFFIXES)}): move it out of the folder."
         )
     if not paths:
         raise TaskError(f"{folder} has no images ({', '.join(SUFFIXES)}) below it.")
@@ -114,4 +115,5 @@ def _remedy(image: np.ndarray, first: np.ndarray) -> str:
 
 def _size(image: np.ndarray) -> str:
     height, width, channels = image.shape
-    return f"{height} x {width} with {channels} channels"
+    unit = "channel" if channels == 1 else "channels"
+    return f"{height} x {width} with {channels} {unit}"

@@ -22,6 +22,21 @@ _MISSING = (
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
     *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
+# What compressed files begin with, and what to do with them. "PK" alone may begin the
+# name of a column.
+_COMPRESSED = {
+    b"\x1f\x8b": "it is compressed (gzip): unpack it",
+    b"PK\x03\x04": (
+        "it is compressed (ZIP, as NPZ and XLSX files are): unpack it or save it as CSV"
+    ),
+}
+# What a column should have instead, by the kind of its NumPy type.
+_DAYS = "numbers: replace it by numbers, such as days"
+_EXPECTED = {
+    "m": _DAYS,
+    "M": _DAYS,
+    "c": "real numbers: replace it by real numbers, such as absolute values",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +112,7 @@ def read_csv(path: pathlib.Path) -> Table:
       TaskError: If the file cannot be read, has no rows, or lines differ in length.
     """
     try:
+        _refuse_compressed(path)
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
@@ -124,6 +140,14 @@ def read_csv(path: pathlib.Path) -> Table:
         for name, column in zip(header, zip(*cells, strict=True), strict=True)
     }
     return Table(name=str(path), columns=columns, lines=lines[1:])
+
+
+def _refuse_compressed(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        start = file.read(max(map(len, _COMPRESSED)))
+    for signature, reason in _COMPRESSED.items():
+        if start.startswith(signature):
+            raise TaskError(f"{path} cannot be read as CSV: {reason}.")
 
 
 def _rows(reader: Any, path: pathlib.Path) -> tuple[list[list[str]], list[int]]:
@@ -158,7 +182,8 @@ def encode(
       roles: Which column is what.
 
     Raises:
-      TaskError: If a value is missing, or something is not a number or no class.
+      TaskError: If a value is missing, something is not a number or no class, or a
+        column to learn from has no name.
       HyperparameterError: If a column is not there.
     """
     chosen = _chosen(table, roles)
@@ -223,12 +248,26 @@ def _chosen(table: Table, roles: Roles) -> list[str]:
                 raise HyperparameterError(flag, column, "each column once")
     if not chosen:
         raise TaskError(f"{table.name} has no column to learn from besides its label.")
+    if "" in chosen:
+        _refuse_nameless(table)
     return chosen
+
+
+def _refuse_nameless(table: Table) -> None:
+    number = list(table.columns).index("") + 1
+    why, remedy = "", "name it"
+    if number == 1:
+        why = " (pandas writes its index there)"
+        remedy = "name it, save with index=False,"
+    raise TaskError(
+        f"{table.name}: column {number} has no name{why}: {remedy} or choose "
+        f"{table.option('features')}."
+    )
 
 
 def listed(names: Iterable[str]) -> str:
     """Returns names separated by commas; of many, the first."""
-    names = [messages.shortened(name, 40) for name in names]
+    names = [messages.shortened(name, 40) or "''" for name in names]
     more = f", and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(names[:_MAX_SHOWN]) + more
 
@@ -249,14 +288,15 @@ def _numbers(table: Table, column: str) -> np.ndarray:
     """Returns a column of numbers as float64 [n, 1].
 
     Raises:
-      TaskError: For the first value that is not a finite number, and for times.
+      TaskError: For the first value that is not a finite number, and for times and
+        complex numbers.
     """
     values = table.columns[column]
-    if values.dtype.kind in "mM":
+    if values.dtype.kind in _EXPECTED:
         raise TaskError(
             f"{table.name}: column {messages.shown(column)} is of type {values.dtype}, "
-            "expected numbers: replace it by numbers, such as days, or name the columns "
-            f"to learn from in {table.option('features')}."
+            f"expected {_EXPECTED[values.dtype.kind]}, or name the columns to learn "
+            f"from in {table.option('features')}."
         )
     if values.dtype.kind == "O":
         values = own_arrays.as_words(values)
@@ -278,14 +318,25 @@ def _numbers(table: Table, column: str) -> np.ndarray:
 
 
 def _advice(table: Table, text: str) -> str:
-    """Says which options take a column of words; nothing if the text is a number."""
+    """Says how to write a number, or which options take a column of words.
+
+    Nothing if the text is a number.
+    """
     if not np.isnan(_number(text)):
         return ""
+    if _has_number_with_commas(text):
+        return "; write decimals with a point and no thousands separators"
     return (
         f"; {table.option('categories')} takes columns of words, "
         f"{table.option('client_column')} the one that names clients, "
         f"{table.option('features')} the columns to learn from"
     )
+
+
+def _has_number_with_commas(text: str) -> bool:
+    """Returns whether a text is like 22,66 or 1,234.5 or 1.234,5."""
+    readings = (text.replace(",", ""), text.replace(".", "").replace(",", "."))
+    return "," in text and not np.isnan([_number(each) for each in readings]).all()
 
 
 def _number(text: str) -> float:

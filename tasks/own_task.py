@@ -184,11 +184,13 @@ def _check_array(
     if name not in found:
         raise HyperparameterError(argument, name, f"an array of {there}")
     if found[name] is None:
+        expected, remedy = "numbers or text", f"{name}.astype(str) or numbers"
+        if argument == "features":
+            expected, remedy = "numbers", f"{name}.astype(float)"
         raise HyperparameterError(
             argument,
             name,
-            "numbers or text, but that array holds Python objects: save "
-            f"{name}.astype(str) or numbers instead",
+            f"{expected}, but that array holds Python objects: save {remedy} instead",
         )
 
 

@@ -69,6 +69,11 @@ experiments.run, experiments.compare = run_few, compare_few
 """
 
 _ALSO_GIVEN = {
+    "data.md": """
+random = np.random.default_rng(0)
+features, labels = random.normal(size=[60, 5]).astype(np.float32), [0, 1, 2] * 20
+client_ids, num_classes = ["a", "b", "c"] * 20, 3
+""",
     "fedavg.md": """
 folder = "runs/figure_1"
 run("fedavg", "mnist", model="2nn", output_dir=f"{folder}/start", total_rounds=0, **few)
@@ -86,7 +91,7 @@ _CLAIMS = {
     "README.md": "isinstance(state, tff.learning.templates.LearningAlgorithmState)",
     "aggregation.md": "meter.total.bytes_up > 0",
     "comparing.md": "comparison.num_failed == 0",
-    "data.md": "task.dataset_name",
+    "data.md": "result.keras_model()(features).shape == (60, 3)",
     "fedavg.md": "len(losses) == 29 and min(losses) < losses[-1]",
     "own_models.md": "len(own.trainable) == len(weights.trainable)",
     "privacy.md": "abs(rounds.epsilon(num_rounds=100, delta=1e-5) - 8.0) < 0.1",

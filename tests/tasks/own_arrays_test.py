@@ -16,7 +16,15 @@ def test_features_become_float32_and_images_keep_their_bytes():
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (np.array([["a"]]), "d: features are of type <U1, expected numbers"),
+        (np.array([["a"]]), "d: features are of type <U1, expected real numbers"),
+        (np.array([[1j]]), "d: features are of type complex128, expected real numbers"),
+        (
+            np.zeros((2, 3, 28, 28), np.uint8),
+            (
+                r"d: features have shape \[2, 3, 28, 28\], expected channels last: "
+                r"features\.transpose\(0, 2, 3, 1\)\.$"
+            ),
+        ),
         (np.zeros(3), r"features have shape \[3\], expected \[n, features\]"),
         (np.zeros((0, 3)), "d has no examples"),
         ([[1.0, 2.0], [3.0, np.nan]], r"features\[1, 1\] is nan, expected finite"),
@@ -26,6 +34,11 @@ def test_features_become_float32_and_images_keep_their_bytes():
 def test_other_features_are_refused(features, message):
     with pytest.raises(TaskError, match=message):
         own_arrays.checked_features(features, "d")
+
+
+@pytest.mark.parametrize("shape", [(2, 28, 28, 3), (2, 3, 4, 5), (2, 4, 28, 4)])
+def test_images_with_channels_last_are_taken(shape):
+    assert own_arrays.checked_features(np.zeros(shape), "d").shape == shape
 
 
 @pytest.mark.parametrize(
@@ -53,6 +66,14 @@ def test_labels_become_indices_of_classes(labels, indices, classes):
             np.eye(3),
             r"of 3 examples; turn one-hot labels into labels\.argmax\(axis=1\)",
         ),
+        (
+            [[1, 1], [0, 1], [0, 0]],
+            (
+                r"labels have shape \[3, 2\], expected one class per example; several "
+                r"labels per example are not supported\.$"
+            ),
+        ),
+        ([["a", "b"]] * 3, "several labels per example are not supported"),
         ([1, 1, 1], "every label is 1; a classifier needs two classes"),
         (
             [1.0, 2.5, 1.0],

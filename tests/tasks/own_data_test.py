@@ -66,6 +66,32 @@ def test_a_partition_divides_and_the_seed_decides():
     assert not np.array_equal(*first)
 
 
+def _functional(label_dtype):
+    """Returns a functional model with the metric "loss" alone."""
+
+    @tf.function
+    def predict_on_batch(weights, x, training=True):
+        return tf.matmul(x, weights[0][0])
+
+    def loss(output, label, sample_weight=None):
+        return tf.reduce_mean(output)
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=((np.zeros([2, 2], np.float32),), ()),
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=loss,
+        metrics_fns=(
+            lambda: collections.OrderedDict(loss=tf.constant(0.0)),
+            lambda state, labels, batch_output, sample_weight=None: state,
+            lambda state: state,
+        ),
+        input_spec=(
+            tf.TensorSpec([None, 2], tf.float32),
+            tf.TensorSpec([None], label_dtype),
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -77,6 +103,8 @@ def test_a_partition_divides_and_the_seed_decides():
             {"model": by_shape.build("linear", (3,), 2, 0)},
             r"model takes TensorSpec\(shape=\(None, 3\)",
         ),
+        ({"model": _functional(tf.int64)}, "int64.*labels are .*int32"),
+        ({"model": _functional(tf.int32)}, "no metric accuracy; .*NumExamplesCounter"),
     ],
 )
 def test_what_does_not_fit_is_named(arguments, message):
@@ -94,6 +122,14 @@ def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():
         HyperparameterError, match="^model=<.*one of linear, mlp, cnn, l"
     ):
         tasks.from_arrays(X, Y, IDS, model=lambda: None)
+    with pytest.raises(HyperparameterError, match="^model='mpl'.*one of linear, mlp"):
+        tasks.from_arrays(X, Y, IDS, model="mpl")
+    with pytest.raises(TypeError, match="^standardise= is no argument.*, standardize"):
+        tasks.from_arrays(X, Y, IDS, standardise=True)
+    with pytest.raises(
+        HyperparameterError, match="^frame=.*; from_arrays takes arrays"
+    ):
+        tasks.from_data_frame(X, "ill")
     with pytest.raises(HyperparameterError, match=r"client_test_fraction=0.*\(0, 1\)"):
         tasks.from_arrays(X, Y, IDS, client_test_fraction=0)
 
@@ -137,6 +173,12 @@ def test_clients_without_examples_and_unknown_keys_are_refused():
         tasks.from_client_data(_client_data({"ann": 10}), label="z")
     with pytest.raises(HyperparameterError, match="features='z' .* own_data: pixels"):
         tasks.from_client_data(_client_data({"ann": 10}), features="z")
+
+
+def test_batches_are_not_taken_for_examples():
+    batched = _client_data({"ann": 10}).preprocess(lambda dataset: dataset.batch(4))
+    with pytest.raises(TaskError, match=r"client 'ann' .* single examples .*unbatch"):
+        tasks.from_client_data(batched)
 
 
 def test_features_in_several_tensors_are_refused():

@@ -64,11 +64,11 @@ def test_images_of_different_sizes_are_refused(put, tmp_path):
     put("b/1.png", shape=(4, 3, 3))
     with pytest.raises(
         TaskError,
-        match="4 x 3 with 3 channels, but .* with 1 channels: convert all to RGB or all",
+        match="4 x 3 with 3 channels, but .* with 1 channel: convert all to RGB or all",
     ):
         own_images.read(tmp_path)
     put("b/1.png", shape=(5, 3, 1))
-    with pytest.raises(TaskError, match="with 1 channels: resize all to one size"):
+    with pytest.raises(TaskError, match="with 1 channel: resize all to one size"):
         own_images.read(tmp_path)
     put("b/1.png", shape=(5, 3, 3))
     with pytest.raises(TaskError, match="resize all to one size and convert all to "):
@@ -100,5 +100,9 @@ def test_what_is_no_image_is_refused(put, tmp_path):
     with pytest.raises(TaskError, match=r"1\.png cannot be read as an image"):
         own_images.read(tmp_path)
     (tmp_path / "a/notes.txt").write_text("x")
-    with pytest.raises(TaskError, match=r"notes\.txt is no image"):
+    with pytest.raises(
+        TaskError,
+        match=r"notes\.txt is not an image this program can read \(\.png, \.jpg, "
+        r"\.jpeg, \.bmp, \.gif\): move it out of the folder\.$",
+    ):
         own_images.read(tmp_path)

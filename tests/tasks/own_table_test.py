@@ -1,5 +1,7 @@
 """Tables: columns that are numbers, words, labels and clients."""
 
+import gzip
+
 import numpy as np
 import pytest
 
@@ -48,11 +50,39 @@ def test_a_file_has_columns(delimiter, write):
         ("a,b\n1,2\n1\n", "line 3 has 1 cells, expected 2"),
         (b"a,b\n\xdcmit,1\n", r"it is not UTF-8 \(.* byte 0xdc\); save it as UTF-8"),
         ('a,b\n"1\n2",3\n4\n', "line 4 has 1 cells"),
+        (
+            gzip.compress(b"a,b\n1,2\n"),
+            r"people.csv cannot be read as CSV: it is compressed \(gzip\): unpack it",
+        ),
+        (b"PK\x03\x04\x14\x00\x00\x08", r"it is compressed \(ZIP, .*\): unpack it or"),
     ],
 )
 def test_other_files_are_refused(text, message, write):
     with pytest.raises(TaskError, match=message):
         own_table.read_csv(write(text))
+
+
+def test_pk_may_name_a_column(write):
+    found = own_table.read_csv(write("PK,y\n1,2\n"))
+    assert found.columns["PK"].tolist() == ["1"]
+
+
+def test_columns_without_a_name_are_no_features(write):
+    table = own_table.read_csv(write(",a,y\n0,5,u\n1,6,v\n"))
+    message = (
+        r"people.csv: column 1 has no name \(pandas writes its index there\): name it, "
+        r"save with index=False, or choose --features\.$"
+    )
+    for features in (None, ("a", "")):
+        with pytest.raises(TaskError, match=message):
+            own_table.encode(table, Roles(label="y", features=features))
+    x, _, _ = own_table.encode(table, Roles(label="y", features=("a",)))
+    np.testing.assert_array_equal(x, [[5], [6]])
+    with pytest.raises(HyperparameterError, match="people.csv: '', a, y"):
+        own_table.encode(table, Roles(label="z"))
+    last = own_table.read_csv(write("a,y,\n5,u,\n"))
+    with pytest.raises(TaskError, match="column 3 has no name: name it or choose --fe"):
+        own_table.encode(last, Roles(label="y"))
 
 
 def test_columns_become_features_labels_and_clients():
@@ -120,6 +150,17 @@ def test_cells_that_are_no_finite_numbers_are_named(cell, message, write):
         own_table.encode(own_table.read_csv(path), Roles(label="y"))
 
 
+@pytest.mark.parametrize("cell", ["22,66", "1,234", "1,234,567.8", "1.234.567,8"])
+def test_numbers_with_commas_are_told_how_to_be_written(cell, write):
+    path = write(f"a;y\n{cell};1\n")
+    message = (
+        f"column 'a' has '{cell}' in line 2, expected finite numbers; write decimals "
+        r"with a point and no thousands separators\.$"
+    )
+    with pytest.raises(TaskError, match=message):
+        own_table.encode(own_table.read_csv(path), Roles(label="y"))
+
+
 def test_rows_of_a_table_from_python_count_from_0():
     message = (
         r"t: column 'job' has 'cook' in row 0 \(counting from 0\), expected finite "
@@ -145,3 +186,14 @@ def test_times_are_no_numbers(kind):
     assert str(times.dtype) in str(caught.value)
     x, _, _ = own_table.encode(table, Roles(label="y", categories=("when",)))
     np.testing.assert_array_equal(x, np.eye(2))
+
+
+def test_complex_numbers_are_refused():
+    table = Table(name="t", columns={"z": np.array([1j, 2.0]), "y": np.arange(2)})
+    message = (
+        "^t: column 'z' is of type complex128, expected real numbers: replace it by "
+        "real numbers, such as absolute values, or name the columns to learn from in "
+        "features="
+    )
+    with pytest.raises(TaskError, match=message):
+        own_table.encode(table, Roles(label="y"))

@@ -70,7 +70,7 @@ def test_a_folder_becomes_a_task(folder):
         ("csv:{}/none.csv", {}, "none.csv: there is no such file"),
         ("folder:{}/people.csv", {}, "people.csv: there is no such folder"),
         ("npz:{}/people.csv", {}, "people.csv is not an npz archive"),
-        ("csv:{}/arrays.npz", {}, "cannot be read as CSV"),
+        ("csv:{}/arrays.npz", {}, "cannot be read as CSV: it is compressed"),
     ],
 )
 def test_what_does_not_fit_is_named(name, options, message, folder):
@@ -100,6 +100,14 @@ def test_what_does_not_fit_is_named(name, options, message, folder):
             "^label='z' .* array of .*: x, y, who, o",
         ),
         ("npz:{}/arrays.npz", {"label": "odd"}, r"^label='odd' .* odd\.astype\(str\)"),
+        (
+            "npz:{}/arrays.npz",
+            {"features": "odd"},
+            (
+                "^features='odd' is not valid: expected numbers, but that array holds "
+                r"Python objects: save odd\.astype\(float\) instead\.$"
+            ),
+        ),
         ("npz:{}/other.npz", {}, "^features is missing: .* no array 'x', .* one of z"),
     ],
 )

@@ -29,6 +29,7 @@ import tf_keras
 
 from tff_algos.experiments import files
 from tff_algos.experiments.errors import RunError
+from tff_algos.models import graph_prediction
 from tff_algos.models.keras_model import build_keras_model
 
 FOLDER = "model"
@@ -73,6 +74,8 @@ class _Exported(tf.Module):
             tf.Variable(value, trainable=False) for value in non_trainable
         ]
 
+        predict_on_batch = graph_prediction.anywhere(model)
+
         def predict(trainable: Any, non_trainable: Any, x: Any, training: bool) -> Any:
             packed = tuple(
                 # Tensors, since functions of a model would refer to variables.
@@ -81,7 +84,7 @@ class _Exported(tf.Module):
                     model.initial_weights, (trainable, non_trainable), strict=True
                 )
             )
-            return model.predict_on_batch(packed, x, training)
+            return predict_on_batch(packed, x, training)
 
         x_spec = model.input_spec[0]
         specs = [

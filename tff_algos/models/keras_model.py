@@ -6,6 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
+from tff_algos.models import graph_prediction
+
 
 class _KerasModel(tf_keras.Model):
     """A functional model whose weights are Keras variables."""
@@ -17,6 +19,7 @@ class _KerasModel(tf_keras.Model):
     ) -> None:
         super().__init__()
         self._functional = model
+        self._predict_on_batch = graph_prediction.anywhere(model)
         self._own_trainable = [
             self._variable(index, value, trainable=True)
             for index, value in enumerate(tf.nest.flatten(weights.trainable))
@@ -56,7 +59,7 @@ class _KerasModel(tf_keras.Model):
                 initial, (self._own_trainable, self._own_non_trainable), strict=True
             )
         )
-        return self._functional.predict_on_batch(weights, inputs, training)
+        return self._predict_on_batch(weights, inputs, training)
 
 
 def build_keras_model(
