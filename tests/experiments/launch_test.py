@@ -12,6 +12,7 @@ from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
 from tff_algos.experiments import catalog, declarations, launch
+from tff_algos.experiments.errors import CohortSizeError
 from tff_algos.experiments.launch import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError, record
@@ -170,6 +171,13 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_pa
     with pytest.raises(HyperparameterError, match=message):
         experiments.run("fedavg", "adult", output_dir=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_more_clients_than_there_are_leave_no_folder(monkeypatch, tmp_path, capfd):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CohortSizeError, match="--clients_per_round=9 is more than"):
+        experiments.run("fedavg", tiny_task.make(), clients_per_round=9)
+    assert not list(tmp_path.iterdir()) and "Results" not in capfd.readouterr().err
 
 
 def test_unknown_names_are_told_the_nearest():

@@ -42,7 +42,11 @@ def test_rounds_clients_and_batches_are_told(make_spec):
     )
     assert outlook.describe(spec, 0) == expected
     resumed = outlook.describe(spec, 5)
-    assert "(after 5 that are done): 2 rounds, 3 of" in resumed
+    beginning = "FedAvg on tiny_generated: 2 more rounds (5 of 7 are done), 3 of "
+    assert resumed.startswith(beginning)
+    one_left = outlook.describe(spec, 6)
+    assert ": 1 more round (6 of 7 are done), 3 of " in one_left
+    assert ": 6 more rounds (1 of 7 is done), 3 of " in outlook.describe(spec, 1)
 
 
 def test_every_stage_is_told(make_spec):
@@ -53,7 +57,12 @@ def test_every_stage_is_told(make_spec):
     assert ": 3 rounds of fedavg, 2 of " in text
     assert "; then 1 round of reptile, 2 of " in text
     assert "about 20 local batches per round." in text
-    assert outlook.describe(spec, 3).count(";") == 0
+    text = outlook.describe(spec, 2)
+    assert ": 1 more round of fedavg (2 of 4 in all are done), 2 of " in text
+    assert "; then 1 round of reptile, 2 of " in text
+    text = outlook.describe(spec, 3)
+    assert ": 1 more round of reptile (3 of 4 in all are done), 2 of " in text
+    assert text.count(";") == 0
 
 
 def test_pooled_training_has_batches_alone(make_spec):

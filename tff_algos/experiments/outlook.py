@@ -36,11 +36,10 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
       rounds_done: Rounds that an earlier run of the same folder completed.
     """
     parts = [
-        _describe_stage(spec, stage, len(rounds), rounds[0])
-        for stage, rounds in _remaining(spec, rounds_done)
+        _describe_stage(spec, stage, rounds, rounds_done if number == 0 else 0)
+        for number, (stage, rounds) in enumerate(_remaining(spec, rounds_done))
     ]
-    resumed = f" (after {rounds_done} that are done)" if rounds_done else ""
-    rounds = f"{spec.title}{resumed}: {'; then '.join(parts)}."
+    rounds = f"{spec.title}: {'; then '.join(parts)}."
     return "\n".join([rounds, *_describe_memory(spec), *_describe_untrained(spec)])
 
 
@@ -64,13 +63,19 @@ def _describe_untrained(spec: RunSpec) -> list[str]:
     return [text]
 
 
-def _describe_stage(
-    spec: RunSpec, stage: Stage, num_rounds: int, round_num: int
-) -> str:
-    rounds = f"{num_rounds} round{'s' * (num_rounds != 1)}"
-    if len(spec.stages) > 1:
+def _describe_stage(spec: RunSpec, stage: Stage, left: range, rounds_done: int) -> str:
+    """Describes a stage's rounds that are left, and how many are done, unless 0."""
+    more = " more" if rounds_done else ""
+    rounds = f"{len(left)}{more} round{'s' * (len(left) != 1)}"
+    several = len(spec.stages) > 1
+    if several:
         rounds += f" of {stage.name}"
-    batches = _batches_per_round(spec, stage, round_num)
+    if rounds_done:
+        verb = "is" if rounds_done == 1 else "are"
+        rounds += (
+            f" ({rounds_done} of {spec.total_rounds}{' in all' * several} {verb} done)"
+        )
+    batches = _batches_per_round(spec, stage, left[0])
     if stage.clients_per_round is None:
         return f"{rounds}, {batches} batches of the pooled examples each"
     total = len(spec.task.train_client_ids)

@@ -103,6 +103,7 @@ class RunSpec:
     Raises:
       HyperparameterError: If clients shall drop out where there are none, or clients
         that have trained be told from evaluated clients that have trained too.
+      CohortSizeError: If a cohort is larger than the training clients.
     """
 
     title: str
@@ -120,7 +121,11 @@ class RunSpec:
     resume: bool = True
 
     def __attrs_post_init__(self):
-        pooled = any(stage.clients_per_round is None for stage in self.stages)
+        sizes = [stage.clients_per_round for stage in self.stages]
+        for size in sizes:
+            if size is not None:
+                cohorts.check_cohort_size(self.task.train_client_ids, size)
+        pooled = None in sizes
         if self.options.client_dropout and pooled:
             raise HyperparameterError(
                 "client_dropout",

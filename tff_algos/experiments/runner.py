@@ -357,14 +357,8 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
         be resumed.
       OutputError: If `output_dir` cannot be written.
       FolderInUseError: If another run writes to `output_dir`.
-      CohortSizeError: If a cohort is larger than the training clients.
     """
     start = time.monotonic()
-    for stage in spec.stages:
-        if stage.clients_per_round is not None:
-            cohorts.check_cohort_size(
-                spec.task.train_client_ids, stage.clients_per_round
-            )
     with contextlib.ExitStack() as stack:
         with results_folder.naming_errors(spec.output_dir):
             stack.enter_context(results_folder.opened(spec.output_dir))

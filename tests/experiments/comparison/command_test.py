@@ -1,5 +1,7 @@
 """A comparison as a command."""
 
+import json
+
 import pytest
 
 from tests.testing import programs
@@ -33,6 +35,23 @@ def test_existing_runs_need_no_task(program, tmp_path, capsys):
     assert command.main([str(tmp_path / "a"), f"--output_dir={tmp_path}/out"]) == 0
     assert "fedavg (a)" in capsys.readouterr().out
     assert program.calls == []
+
+
+def test_how_existing_runs_differ_is_below_the_table_and_in_all_reports(
+    program, tmp_path, capsys
+):
+    for name, rounds in (("a", 9), ("b", 6)):
+        write_run(tmp_path / name)
+        config = {"algo": "fedavg", "task": "mnist", "total_rounds": rounds}
+        path = tmp_path / name / "config.json"
+        path.write_text(json.dumps({"hyperparameters": config}))
+    out = tmp_path / "out"
+    folders = [str(tmp_path / name) for name in "ab"]
+    assert command.main([*folders, f"--output_dir={out}"]) == 0
+    note = "Rows differ in --total_rounds (9, 6)."
+    assert f"\n{note}\n" in capsys.readouterr().out
+    assert f"\n{note}\n" in (out / "table.md").read_text()
+    assert f"<p>{note}</p>" in (out / "report.html").read_text()
 
 
 def test_a_failed_run_is_told_and_the_exit_status_is_1(program, tmp_path, capsys):

@@ -47,6 +47,41 @@ def test_shared_flags_are_those_with_one_value_that_is_set(tmp_path):
     assert "<dt>rounds</dt><dd>10</dd>" in text and "<p>Mean.</p>" in text
 
 
+def test_differing_flags_have_the_value_of_every_row(tmp_path):
+    settings = [
+        {"total_rounds": 9, "features": None, "algo": "fedavg", "seed": 1},
+        {"total_rounds": 6, "features": "age,job", "proximal_strength": 0.1},
+        {"total_rounds": 4, "standardize": False, "features": None, "memory_size": 3},
+    ]
+    names = ["one", "two", "three"]
+    runs = {
+        name: _results(tmp_path / name, **each)
+        for name, each in zip(names, settings, strict=True)
+    }
+    outcomes = {Row(label=name): [None, each] for name, each in runs.items()}
+    expected = ["--total_rounds (9, 6, 4)", "--features (unset, age,job, unset)"]
+    assert page.differing_flags(outcomes) == [
+        "--standardize (true, true, false)",
+        *expected,
+    ]
+    failed = {**outcomes, Row(label="failed"): [None]}
+    assert "--total_rounds (9, 6, 4, -)" in page.differing_flags(failed)
+    same = {Row(label="a"): [runs["one"]], Row(label="b"): [runs["one"]]}
+    assert page.differing_flags(same) == []
+    assert page.differing_flags({Row(label="a"): [None]}) == []
+
+
+def test_a_flag_that_two_rows_have_with_other_values_differs(tmp_path):
+    weak = _results(tmp_path / "weak", proximal_strength=0.1)
+    strong = _results(tmp_path / "strong", proximal_strength=1.0)
+    outcomes = {
+        Row(label="fedavg"): [_results(tmp_path / "fedavg")],
+        Row(label="weak"): [weak],
+        Row(label="strong"): [strong],
+    }
+    assert page.differing_flags(outcomes) == ["--proximal_strength (-, 0.1, 1.0)"]
+
+
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [

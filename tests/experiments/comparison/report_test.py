@@ -76,6 +76,20 @@ def test_notes_say_what_was_left_out(tmp_path):
     assert report.notes({Row(label="a"): [None]}) == []
 
 
+def test_notes_say_in_which_flags_existing_runs_differ(tmp_path):
+    (run, _), *_ = _outcomes(tmp_path).values()
+    runs = [
+        attrs.evolve(run, settings={**run.settings, "total_rounds": rounds})
+        for rounds in (9, 6)
+    ]
+    note = "Rows differ in --total_rounds (9, 6)."
+    existing = Row(label="a", folders=(tmp_path,))
+    assert report.notes({existing: runs[:1], Row(label="b"): runs[1:]}) == [note]
+    assert report.notes({existing: runs[:1], Row(label="b"): runs[:1]}) == []
+    # Grids and defaults of their own say it of rows that were run.
+    assert report.notes({Row(label="a"): runs[:1], Row(label="b"): runs[1:]}) == []
+
+
 def test_notes_say_who_is_under_attack(tmp_path):
     (run, _), *_ = _outcomes(tmp_path).values()
     attack = {"attack": "scale:10", "malicious_clients": "0.05"}

@@ -84,6 +84,13 @@ def test_values_with_commas_are_quoted_in_a_grid():
     ]
 
 
+def test_a_grid_may_be_one_of_flag_files(presets):
+    names = [f"{presets}/{name}.flags" for name in ("fedavg", "uga")]
+    rows = make_rows(["scaffold"], [], [f"flagfile={','.join(names)}"], WHAT)
+    algorithms = [each for row in rows for each in row.arguments if "algo" in each]
+    assert algorithms == ["--algo=fedavg", "--algo=uga"]
+
+
 def test_flag_files_say_what_was_published(presets):
     rows = make_rows([f"{presets}/*.flags", "scaffold"], [TASK], [], WHAT)
     assert {row.published for row in rows} == {"A paper.", None}
@@ -126,9 +133,47 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
         (["fedavg"], [TASK], ["total_rounds"], "--grid=total_rounds: expected name="),
         (["fedavg"], [TASK], ["total_rounds="], "--grid=total_rounds=: expected name="),
         (["{0}/uga.flags", "{0}/other/uga.flags"], [], [], "two rows are called 'uga'"),
-        (["fedavg"], [TASK, "--seed=3"], [], "--seed is set for fedavg: a comparison"),
-        (["fedavg"], [TASK, "--noresume"], [], "--resume is set for fedavg"),
-        (["fedavg"], [TASK], ["output_dir=a,b"], "--output_dir is set for fedavg"),
+        (
+            ["fedavg"],
+            [TASK, "--seed=3"],
+            [],
+            r"^--seed=3 cannot .* compare, which runs seeds 0 to N - 1 of --seeds=N\.$",
+        ),
+        (["fedavg"], [TASK], ["seed=1,2"], "^--seed=1 cannot be used with compare, "),
+        (
+            ["{}/other/seed.flags"],
+            [],
+            [],
+            "^seed: --seed=2 cannot be used with compare,",
+        ),
+        (["fedavg"], [TASK, "--noresume"], [], "^--noresume cannot .* always resumes"),
+        (
+            ["fedavg"],
+            [TASK, "--list"],
+            [],
+            r"^--list .* compare: use it without compare",
+        ),
+        (
+            ["fedavg"],
+            [TASK],
+            ["output_dir=a,b"],
+            r"--grid: each run gets a folder inside the command's --output_dir\.$",
+        ),
+        (
+            ["fedavg"],
+            [TASK],
+            ["client_lr=1,2"],
+            r"^--grid=client_lr=1,2: .* --client_lr; .* mean --client_learning_rate\?$",
+        ),
+        (
+            ["fedavg"],
+            [TASK],
+            ["lr=1"],
+            "--lr; did you mean --client_learning_rate or --server_learning_rate or ",
+        ),
+        (["fedavg"], [TASK], ["total_round=1"], r"did you mean --total_rounds\?$"),
+        (["fedavg"], [TASK], ["sed=1"], r"there is no --sed; did you mean --seed\?$"),
+        (["fedavg"], [TASK], ["xyz=1"], r"^--grid=xyz=1: there is no --xyz\.$"),
         (["fedavg"], [TASK, "--flagfile={}/none"], [], "Unable to open flagfile.*none"),
         (["fedavg"], ["--task=csv:/none.csv"], [], "there is no such file"),
     ],
@@ -138,6 +183,8 @@ def test_rows_that_cannot_be_made_are_errors(
 ):
     (presets / "other").mkdir()
     (presets / "other" / "uga.flags").write_text("--algo=uga\n--task=emnist\n")
+    seed = "--algo=uga\n--task=emnist\n--seed=2\n"
+    (presets / "other" / "seed.flags").write_text(seed)
     contenders, common = (
         [text.format(presets) for text in texts] for texts in (contenders, common)
     )

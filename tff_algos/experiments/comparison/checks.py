@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import tasks
-from tff_algos.experiments import catalog, cohorts, launch, run_flags
+from tff_algos.experiments import catalog, launch, run_flags
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import Row, parse_flags
 from tff_algos.experiments.console import USER_ERRORS
@@ -59,14 +59,9 @@ def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
 
 def _check(row: Row, what: Declarations, choices: Choices) -> None:
     values = parse_flags(row.arguments, what)
-    spec = launch.build_spec(
+    launch.build_spec(
         catalog.get(values.algo, choices.algorithms),
         tasks.get(values.task, choices.tasks),
         run_flags.settings_of(values, what),
         launch.Launch(data=values.data, cache_dir=values.cache_dir),
     )
-    for stage in spec.stages:
-        if stage.clients_per_round is not None:
-            cohorts.check_cohort_size(
-                spec.task.train_client_ids, stage.clients_per_round
-            )

@@ -3,11 +3,13 @@
 import base64
 import datetime
 import html
+import itertools
 import pathlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_algos import messages
 from tff_algos.experiments.comparison.columns import Results
 from tff_algos.experiments.comparison.runs import Outcomes
 from tff_algos.experiments.metric_names import ROUND
@@ -27,6 +29,8 @@ code { overflow-wrap: anywhere; }
 """
 # Settings that are no flags, or no two runs of a row share.
 _NO_FLAGS = ("dataset", "seed")
+# Rows' names and the note on attacks tell these apart.
+_TOLD = (*_NO_FLAGS, "algo", "attack", "malicious_clients")
 
 
 def render(
@@ -111,6 +115,32 @@ def shared_flags(outcomes: Outcomes) -> list[str]:
         and name not in _NO_FLAGS
         and all(name in each and each[name] == value for each in others)
     ]
+
+
+def differing_flags(outcomes: Outcomes) -> list[str]:
+    """Returns the flags in which rows differ, with the value of each row.
+
+    Settings that only one row has are left out. "-" stands for a row without a setting.
+    """
+    completed = [next(filter(None, results), None) for results in outcomes.values()]
+    by_row = [each.settings if each else {} for each in completed]
+    return [
+        f"--{name} ({', '.join(_value(settings, name) for settings in by_row)})"
+        for name in dict.fromkeys(itertools.chain(*by_row))
+        if name not in _TOLD and _differs(name, by_row)
+    ]
+
+
+def _differs(name: str, by_row: Sequence[Mapping[str, Any]]) -> bool:
+    first, *others = [settings[name] for settings in by_row if name in settings]
+    return any(value != first for value in others)
+
+
+def _value(settings: Mapping[str, Any], name: str) -> str:
+    if name not in settings:
+        return "-"
+    value = settings[name]
+    return "unset" if value is None else messages.shortened(_text(value))
 
 
 def _text(value: Any) -> str:

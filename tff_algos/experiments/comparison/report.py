@@ -27,7 +27,8 @@ class Table:
     Attributes:
       header: The columns' names.
       lines: The cells of each row.
-      notes: What the table does not say: seeds, and settings that were left out.
+      notes: What the table does not say: seeds, and settings that were left out or
+        that differ.
     """
 
     header: Sequence[str]
@@ -89,7 +90,18 @@ def notes(outcomes: Outcomes) -> list[str]:
                 f"{row.label} has defaults of its own: {', '.join(row.own_defaults)}. "
                 "As flags of the command they hold for all rows."
             )
-    return [*found, *_attacks(outcomes)]
+    return [*found, *_differences(outcomes), *_attacks(outcomes)]
+
+
+def _differences(outcomes: Outcomes) -> list[str]:
+    """Says in which flags rows differ, if some are existing runs.
+
+    Of rows that were run, names and defaults of their own say it.
+    """
+    if not any(row.folders for row in outcomes):
+        return []
+    found = page.differing_flags(outcomes)
+    return [f"Rows differ in {', '.join(found)}."] if found else []
 
 
 def _tenths(columns: Sequence[Column], outcomes: Outcomes) -> list[str]:

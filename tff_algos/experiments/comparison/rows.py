@@ -4,6 +4,8 @@ import csv
 import glob
 import itertools
 import pathlib
+import re
+import types
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,8 +21,25 @@ from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.files import CONFIG_FILE
 from tff_algos.hyperparameters import HyperparameterError
 
-# What a comparison gives each run itself, or has no use for.
-OWN_FLAGS = ("seed", "output_dir", "resume", "list", "version")
+# Flags that compare refuses, and how the error that says so ends.
+_REFUSED_FLAGS = types.MappingProxyType(
+    {
+        "seed": ", which runs seeds 0 to N - 1 of --seeds=N",
+        "output_dir": (
+            " in a flag file or --grid: each run gets a folder inside the command's "
+            "--output_dir"
+        ),
+        "resume": (
+            ", which always resumes stopped runs; choose another --output_dir to start "
+            "anew"
+        ),
+        "list": ": use it without compare",
+        "version": ": use it without compare",
+    }
+)
+_MAX_SUGGESTIONS = 3
+# Too many words begin with the shorter ones of a mistyped flag.
+_MIN_BEGINNING = 3
 # Beside the rows of a folder of presets: what they share.
 _COMMON_FILE = "common.flags"
 
@@ -92,6 +111,7 @@ def make_rows(
             "nothing to compare: name algorithms, flag files or folders of runs."
         )
     points = list(_points(grid))
+    _check_names(grid, what)
     rows: dict[Row, _Settings] = {}
     folders = []
     for contender in contenders:
@@ -208,6 +228,37 @@ def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return itertools.product(*axes)
 
 
+def _check_names(grid: Sequence[str], what: Declarations) -> None:
+    """Raises `ComparisonError` if an axis of the grid is not a flag."""
+    known = parse_flags([], what)
+    # What most algorithms have is meant most often.
+    names = sorted(known, key=lambda each: -len(what.users.get(each, ())))
+    for axis in grid:
+        name, _, _ = axis.partition("=")
+        if name in known or name == "flagfile":
+            continue
+        found = _spelled_out(name, names) or declarations.nearest_names(name, names)
+        meant = " or ".join(f"--{each}" for each in found)
+        question = f"; did you mean {meant}?" if meant else "."
+        shown, unknown = map(messages.shortened, (axis, name))
+        raise ComparisonError(f"--grid={shown}: there is no --{unknown}{question}")
+
+
+def _spelled_out(name: str, names: Iterable[str]) -> list[str]:
+    """Returns names whose last words, or all, are abbreviated: `lr`, `client_lr`."""
+    words = "_".join(map(_abbreviation, name.split("_")))
+    pattern = re.compile(rf"(\w+_)?{words}")
+    return [each for each in names if pattern.fullmatch(each)][:_MAX_SUGGESTIONS]
+
+
+def _abbreviation(word: str) -> str:
+    """Returns a pattern of a word that begins so, or of words with these initials."""
+    ways = [re.escape(word) + "[^_]*" * (len(word) >= _MIN_BEGINNING)]
+    if len(word) > 1:
+        ways.append("_".join(f"{re.escape(letter)}[^_]*" for letter in word))
+    return f"({'|'.join(ways)})"
+
+
 def _present(values: flags.FlagValues) -> list[str]:
     return [name for name in values if values[name].present and name != "flagfile"]
 
@@ -222,19 +273,18 @@ def _row(
     """Returns a row and its settings."""
     values = parse_flags([*preset, *common, *(f"--{each}" for each in point)], what)
     present = _present(values)
-    for own in OWN_FLAGS:
-        if own in present:
-            raise ComparisonError(
-                f"--{own} is set for {name}: a comparison sets it, from --seeds and its "
-                "own --output_dir."
-            )
+    of_preset = set(_present(parse_flags(preset, what)))
+    for refused, why in _REFUSED_FLAGS.items():
+        if refused in present:
+            where = f"{name}: " if refused in of_preset else ""
+            word = messages.shortened(values[refused].serialize())
+            raise ComparisonError(f"{where}{word} cannot be used with compare{why}.")
     for flag in ("algo", "task"):
         if values[flag].value is None:
             raise ComparisonError(f"--{flag} is missing for {name}.")
     algorithm, task = what.algorithm(values.algo), what.task(values.task)
     known = {*what.run, *algorithm.fields, *task.fields}
     chosen = run_flags.settings_of(values, what)
-    of_preset = set(_present(parse_flags(preset, what)))
     left_out = set(chosen) - known - of_preset
     settings = {key: value for key, value in chosen.items() if key not in left_out}
     declarations.check_own_data(what, values.task)
