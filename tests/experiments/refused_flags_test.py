@@ -213,9 +213,16 @@ REFUSED = {
         "--data=tff",
         "--cache_dir=/" + "a" * 5000,
     ],
-    r"flag --clients_per_round=x: invalid literal .*\. --helpshort shows the flags": [
+    r"--clients_per_round='x' is not valid: expected an integer >= 1\. --helpshort": [
         "--clients_per_round=x",
     ],
+    "--client_learning_rate='fast' is not valid: expected a number > 0": [
+        "--client_learning_rate=fast"
+    ],
+    "--adaptive_mixing='x' is not valid: expected True or False": [
+        "--adaptive_mixing=x"
+    ],
+    r"--client_lr is unknown, did you mean --client_learning_rate\?": ["--client_lr=1"],
     "flag --data=real: value should be one of <auto|tff|generated>": ["--data=real"],
     "--stderrthreshold must be one of .*'debug', .*, not 'x'": ["--stderrthreshold=x"],
     "Unknown level: 'y'": ["--logger_levels=x:y"],

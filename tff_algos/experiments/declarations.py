@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ from tff_algos.hyperparameters import (
 FILE = pathlib.Path(__file__).with_name("declarations.json")
 RUN = "run"
 EVERY_TASK = "*"
+_MAX_SUGGESTIONS = 3
+# Too many words begin with the shorter ones of a mistyped name.
+_MIN_BEGINNING = 3
 
 _KINDS = {kind.__name__: kind for kind in (int, float, bool, str, tuple)}
 
@@ -129,11 +133,32 @@ class Declarations:
 
 
 def nearest_names(name: str, names: Iterable[str]) -> Sequence[str]:
-    """Returns up to three names that contain one, or else what is spelled like it."""
-    found = [each for each in names if f"_{name}_" in f"_{each}_"]
+    """Returns up to three names that a wrong one may stand for.
+
+    They contain it, or it abbreviates their last words (`lr`, `client_lr`); if there are
+    none, the one that is spelled most like it.
+    """
+    names = list(names)
+    words = "_".join(map(_abbreviation, name.split("_")))
+    last_words = re.compile(rf"(\w+_)?{words}")
+    found = [
+        each
+        for each in names
+        if f"_{name}_" in f"_{each}_" or last_words.fullmatch(each)
+    ]
     # Of learning_rate, client_learning_rate comes before client_learning_rate_decay.
-    found.sort(key=lambda each: not (each.startswith(name) or each.endswith(name)))
-    return found[:3] or difflib.get_close_matches(name, names, n=1)
+    found.sort(
+        key=lambda each: not (each.startswith(name) or last_words.fullmatch(each))
+    )
+    return found[:_MAX_SUGGESTIONS] or difflib.get_close_matches(name, names, n=1)
+
+
+def _abbreviation(word: str) -> str:
+    """Returns a pattern of a word that begins so, or of words with these initials."""
+    ways = [re.escape(word) + "[^_]*" * (len(word) >= _MIN_BEGINNING)]
+    if len(word) > 1:
+        ways.append("_".join(f"{re.escape(letter)}[^_]*" for letter in word))
+    return f"({'|'.join(ways)})"
 
 
 def by_user(

@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from tff_algos import messages
 from tff_algos.experiments import declarations
 from tff_algos.experiments.declarations import RUN, Declarations
 from tff_algos.experiments.errors import RunError
-from tff_algos.hyperparameters import NONE, Hyperparameter
+from tff_algos.hyperparameters import NONE, Hyperparameter, HyperparameterError
 
 # Flags are the calling program's: `--helpshort` shows those of the main module.
 flags.disclaim_key_flags()
@@ -248,7 +249,19 @@ def reason(
         question = f", did you mean {meant}?" if meant else "."
         return f"--{messages.shortened(error.flagname)} is unknown{question}"
     text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
-    return f"{' '.join(text.split()).rstrip('.')}."
+    return _expectation(text, what) or f"{' '.join(text.split()).rstrip('.')}."
+
+
+def _expectation(text: str, what: Declarations) -> str | None:
+    """Returns what is expected of the setting whose value absl could not parse."""
+    # Of digits, there are too many: absl says so.
+    found = re.match(r"flag --(\w+)=(?!\d+: )(.*?): ", text, re.DOTALL)
+    for hyperparameter in what.users.get(found[1], {}).values() if found else ():
+        try:
+            hyperparameter.checked(found[2])
+        except HyperparameterError as error:
+            return f"--{error}"
+    return None
 
 
 def settings_of(values: flags.FlagValues, what: Declarations) -> Mapping[str, Any]:

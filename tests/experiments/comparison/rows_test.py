@@ -126,7 +126,7 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
             [],
             r"--total_round is unknown, did you mean --total_rounds\?",
         ),
-        (["fedavg"], [TASK, "--total_rounds=many"], [], "total_rounds=many"),
+        (["fedavg"], [TASK, "--total_rounds=many"], [], "total_rounds='many' is not"),
         (["fedavg"], [TASK, "--total_rounds=-1"], [], "fedavg: --total_rounds=-1"),
         (["fedavg"], [TASK, "--memory_size=3"], [], "--memory_size=3: no row has it; "),
         (["fedavg"], [TASK], ["memory_size=3"], "--memory_size=3: no row has it; "),

@@ -4,7 +4,6 @@ import csv
 import glob
 import itertools
 import pathlib
-import re
 import types
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,9 +36,6 @@ _REFUSED_FLAGS = types.MappingProxyType(
         "version": ": use it without compare",
     }
 )
-_MAX_SUGGESTIONS = 3
-# Too many words begin with the shorter ones of a mistyped flag.
-_MIN_BEGINNING = 3
 # Beside the rows of a folder of presets: what they share.
 _COMMON_FILE = "common.flags"
 
@@ -237,26 +233,11 @@ def _check_names(grid: Sequence[str], what: Declarations) -> None:
         name, _, _ = axis.partition("=")
         if name in known or name == "flagfile":
             continue
-        found = _spelled_out(name, names) or declarations.nearest_names(name, names)
+        found = declarations.nearest_names(name, names)
         meant = " or ".join(f"--{each}" for each in found)
         question = f"; did you mean {meant}?" if meant else "."
         shown, unknown = map(messages.shortened, (axis, name))
         raise ComparisonError(f"--grid={shown}: there is no --{unknown}{question}")
-
-
-def _spelled_out(name: str, names: Iterable[str]) -> list[str]:
-    """Returns names whose last words, or all, are abbreviated: `lr`, `client_lr`."""
-    words = "_".join(map(_abbreviation, name.split("_")))
-    pattern = re.compile(rf"(\w+_)?{words}")
-    return [each for each in names if pattern.fullmatch(each)][:_MAX_SUGGESTIONS]
-
-
-def _abbreviation(word: str) -> str:
-    """Returns a pattern of a word that begins so, or of words with these initials."""
-    ways = [re.escape(word) + "[^_]*" * (len(word) >= _MIN_BEGINNING)]
-    if len(word) > 1:
-        ways.append("_".join(f"{re.escape(letter)}[^_]*" for letter in word))
-    return f"({'|'.join(ways)})"
 
 
 def _present(values: flags.FlagValues) -> list[str]:
