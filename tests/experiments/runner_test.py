@@ -267,7 +267,7 @@ def test_a_run_works_inside_a_running_event_loop(stages, uninterrupted, tmp_path
     assert numbers(tmp_path) == numbers(uninterrupted[0])
 
 
-def test_a_finished_run_only_evaluates_again(stages, uninterrupted, tmp_path):
+def test_a_finished_run_only_evaluates_again(stages, uninterrupted, tmp_path, capfd):
     runner.run(make_spec(stages, tmp_path))
 
     def never(call):
@@ -275,6 +275,7 @@ def test_a_finished_run_only_evaluates_again(stages, uninterrupted, tmp_path):
 
     assert runner.run(make_spec(intercept(stages, never), tmp_path)).rounds_done == 9
     assert numbers(tmp_path) == numbers(uninterrupted[0])
+    assert ": all 9 rounds are done; evaluating again.\n" in capfd.readouterr().err
 
 
 def test_another_seed_gives_other_numbers(stages, uninterrupted, tmp_path):

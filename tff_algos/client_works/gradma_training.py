@@ -129,7 +129,8 @@ def build_gradma_training_client_work(
     if not local_model.is_functional(model):
         raise TypeError(
             "Expected a tff.learning.models.FunctionalModel, whose gradients can be "
-            "computed for one batch at several weights, found a function."
+            "computed for one batch at several weights, found a function. Tip: "
+            "tff.learning.models.functional_model_from_keras makes one of a Keras model."
         )
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

@@ -43,6 +43,11 @@ def describe(spec: RunSpec, rounds_done: int) -> str:
     return "\n".join([rounds, *_describe_memory(spec), *_describe_untrained(spec)])
 
 
+def describe_done(spec: RunSpec) -> str:
+    """Returns what a run whose rounds are done still does."""
+    return f"{spec.title}: all {spec.total_rounds} rounds are done; evaluating again."
+
+
 def _remaining(spec: RunSpec, rounds_done: int) -> Iterator[tuple[Stage, range]]:
     """Yields each unfinished stage, with the numbers of its remaining rounds."""
     first = 1

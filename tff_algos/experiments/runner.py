@@ -295,6 +295,8 @@ class _Training:
         """Runs the remaining rounds, until the last one or a stop signal."""
         spec = self._spec
         if self.rounds_done == spec.total_rounds:
+            if self.rounds_done:
+                print(outlook.describe_done(spec), file=sys.stderr, flush=True)
             return
         with results_folder.naming_errors(spec.output_dir):
             results_folder.remove_final(spec.output_dir)

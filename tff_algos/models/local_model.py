@@ -345,7 +345,8 @@ def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel
         found = f"one of {model.num_blocks}"
     raise TypeError(
         "Expected model_fn to be a tff_algos.models.BlockModel of at least "
-        f"{minimum} blocks, found {found}."
+        f"{minimum} blocks, found {found}. Tip: tasks.models.classifier.build makes one "
+        "of layers; so are the models of the tasks."
     )
 
 
