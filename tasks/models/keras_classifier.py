@@ -53,9 +53,11 @@ def build(
     except (KerasFunctionalModelError, ValueError) as error:
         raise KerasModelError(messages.one_line(error)) from error
 
-    @tf.function
+    @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
-        return model.predict_on_batch(weights, x, training)
+        # Traced, it clones the layers.
+        with graph_prediction.keras_classes_kept():
+            return model.predict_on_batch(weights, x, training)
 
     return tff.learning.models.FunctionalModel(
         initial_weights=model.initial_weights,

@@ -59,6 +59,7 @@ def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
         personalization_epochs=0,
     )
     assert result.metrics["train/loss"][2] < result.metrics["train/loss"][0]
+    assert keras(X).shape == (60, 2)  # It can be used as before.
     loaded = experiments.load_model(tmp_path)
     x = X[:4]
     expected = _sequential(layers.Dense(2))
