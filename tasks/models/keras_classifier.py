@@ -1,6 +1,7 @@
 """A user's Keras model as a classifier whose metrics are those of the tasks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -73,11 +74,18 @@ def _check(
 ) -> None:
     if not keras_model.built:
         raise KerasModelError("the model has no weights yet: call it on a batch first")
-    for what, found, expected in (
-        ("takes", keras_model.input_shape, (None, *example_shape)),
-        ("returns", keras_model.output_shape, (None, num_classes)),
+    for what, attribute, expected in (
+        ("takes", "input_shape", (None, *example_shape)),
+        ("returns", "output_shape", (None, num_classes)),
     ):
-        if not tf.TensorShape(expected).is_compatible_with(found):
+        found = getattr(keras_model, attribute, None)
+        if found is None:
+            raise KerasModelError(
+                "the model is not made of layers, expected a sequential or functional one"
+            )
+        if not isinstance(found, tuple) or (
+            not tf.TensorShape(expected).is_compatible_with(found)
+        ):
             raise KerasModelError(
                 f"the model {what} {_shown(found)}, expected {_shown(expected)}"
             )
@@ -91,5 +99,7 @@ def _check(
         )
 
 
-def _shown(shape: Sequence[int | None]) -> str:
+def _shown(shape: Any) -> str:
+    if not isinstance(shape, tuple):
+        return "several tensors"
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"

@@ -23,6 +23,25 @@ def _sequential(*last):
     )
 
 
+def _of_two_inputs():
+    inputs = [tf_keras.Input((6,)), tf_keras.Input((6,))]
+    return tf_keras.Model(inputs, layers.Dense(2)(layers.Add()(inputs)))
+
+
+def _subclassed():
+    class Own(tf_keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    model = Own()
+    model(X)
+    return model
+
+
 def test_its_loss_and_metrics_are_keras_and_the_model_stays_as_it_is():
     keras = _sequential(layers.Dense(2))
     expected = keras(X).numpy()
@@ -79,6 +98,8 @@ def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
             _sequential(layers.BatchNormalization(), layers.Dense(2)),
             "batch normalization",
         ),
+        (_of_two_inputs(), r"takes several tensors, expected \[n, 6\]"),
+        (_subclassed(), "not made of layers, expected a sequential or functional one"),
         (tf_keras.Sequential([layers.Dense(2)]), "no weights yet: call it on a batch"),
         (
             tf_keras.Sequential([layers.Dense(2, input_shape=(7,))]),
