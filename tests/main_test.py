@@ -73,9 +73,11 @@ def test_a_run_shows_progress_and_ends_with_a_table(uninterrupted):
     assert finished.status == 0
     assert "Personalized FedAvg on emnist_generated" in finished.out
     assert str(uninterrupted) in finished.out
-    # Nothing of TensorFlow's or TFF's own logs: the notice and the progress only.
+    # Nothing of TensorFlow's or TFF's own logs: the notices and the progress only.
+    title = "Personalized FedAvg on emnist_generated: all "
+    shown = ("loading TensorFlow", "Results: ", title, "personalization: client")
     for line in finished.err.splitlines():
-        assert line.startswith(("Results: ", "personalization: client")), line
+        assert line.startswith(shown), line
 
 
 def test_sigkill_at_any_moment_loses_nothing_that_was_saved(uninterrupted, tmp_path):

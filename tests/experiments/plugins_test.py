@@ -75,7 +75,7 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     assert "SignAvg on adult_generated" in finished.out
     listed = run_program(*arguments, "--list", environment=environment)
     assert "--sign_threshold=0.0" in listed.out
-    assert "Gradients below it count as zero (t; >= 0)" in listed.out
+    assert "Gradient entries smaller in magnitude count as zero" in listed.out
 
 
 def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path, monkeypatch):
