@@ -64,7 +64,14 @@ def test_its_loss_and_metrics_are_keras_and_the_model_stays_as_it_is():
     assert int(found["num_examples"]) == 60
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ditto"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedavg",
+        pytest.param("scaffold", marks=pytest.mark.extended),
+        pytest.param("ditto", marks=pytest.mark.extended),
+    ],
+)
 def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
     keras = _sequential(layers.Dense(2))
     task = tasks.from_arrays(X, Y, IDS, model=keras)
