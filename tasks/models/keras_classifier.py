@@ -56,7 +56,7 @@ def build(
 
     @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
-        # Traced, it clones the layers.
+        # Tracing clones the layers.
         with graph_prediction.keras_classes_kept():
             return model.predict_on_batch(weights, x, training)
 

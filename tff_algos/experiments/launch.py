@@ -390,14 +390,13 @@ def _initial_weights(
         return None
     try:
         weights = model_files.initial_weights(folder, task.model)
-        config = model_files.load_model(folder).config
     except model_files.ModelFileError as error:
         raise HyperparameterError(
             "initial_model",
             folder,
             f"the results folder of a run of the same model; {str(error).rstrip('.')}",
         ) from error
-    if private and config["hyperparameters"]["dataset"] == task.dataset_name:
+    if private and _dataset_of(folder) == task.dataset_name:
         raise HyperparameterError(
             "initial_model",
             folder,
@@ -405,6 +404,10 @@ def _initial_weights(
             f"earlier run on {task.dataset_name} has revealed",
         )
     return weights
+
+
+def _dataset_of(run_dir: str) -> str:
+    return model_files.load_model(run_dir).config["hyperparameters"]["dataset"]
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):

@@ -1,7 +1,7 @@
 """Predictions of functional models outside of TFF's computations, for files and Keras.
 
 A model of `tff.learning.models.functional_model_from_keras` clones its layers wherever
-it is called, which Keras does without variables of its own only in a `tf.Graph`.
+it is called. Only in a `tf.Graph` can Keras do that without making other variables.
 """
 
 import contextlib
@@ -68,10 +68,10 @@ def _graph_function(
 
 @contextlib.contextmanager
 def keras_classes_kept() -> Iterator[None]:
-    """Keeps what Keras' classes are, which layers that are made in a graph change.
+    """Restores the base classes of Keras' layers on exit.
 
-    Keras' layers for graphs and for eager execution have one class each, which it
-    derives anew from other bases; objects that are there would be of the new kind.
+    When a layer is made in a graph, Keras gives its classes the bases for graphs, for
+    the whole process, and layers that were made eagerly no longer work.
     """
     bases = {each: each.__bases__ for each in _derived(tf_keras.layers.Layer)}
     try:
