@@ -59,6 +59,16 @@ ENGINES = (
         ("--runtime=in_process", "--keras", "--own_layers"),
         workloads=("W3",),
     ),
+    Engine(
+        "tff_in_process_our_lstm_one_thread",
+        "run_tff",
+        None,
+        (
+            *("--runtime=in_process", "--keras", "--own_layers"),
+            "--intra_op_threads=1",
+        ),
+        workloads=("W3",),
+    ),
     Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
     # As Flower: on this machine's cores, a worker each.
     Engine("tff_ray", "run_tff", None, ("--runtime=ray",)),

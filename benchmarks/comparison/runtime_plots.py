@@ -16,6 +16,7 @@ _STYLES = {
     "tff_in_process_keras": ("in-process, Keras", "cornflowerblue"),
     "tff_in_process_keras_one_thread": ("the same, one thread", "slateblue"),
     "tff_in_process_our_lstm": ("in-process, our LSTM", "mediumblue"),
+    "tff_in_process_our_lstm_one_thread": ("our LSTM, one thread", "darkblue"),
     "tff_in_process": ("in-process, functional", "tab:blue"),
     "tff_ray": ("in Ray workers", "tab:cyan"),
     "fedjax": ("FedJAX", "tab:green"),

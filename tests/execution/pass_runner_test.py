@@ -217,6 +217,31 @@ def test_recurrent_layers_are_vectorized_only_for_more_clients(capsys):
             assert expected in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "threads_within_op", "is_advised"),
+    [(3, 2, True), (1, 2, False), (3, 1, False)],
+)
+def test_clients_that_occupy_all_threads_are_told_of_threads_within_ops(
+    monkeypatch, num_clients, threads_within_op, is_advised
+):
+    monkeypatch.setattr(
+        "tff_algos.execution.op_threads.count", lambda: threads_within_op
+    )
+    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def total(values):
+        return tff.federated_sum(tff.federated_map(double, values))
+
+    with execution.in_process_context(num_threads=2) as context:
+        assert total([1.0] * num_clients) == 2.0 * num_clients
+        advice = (
+            "2 clients at a time, up to 2 threads within an op: intra_op_threads=1 is "
+            "often faster"
+        )
+        assert (advice in context.describe(total)) == is_advised
+
+
 def test_states_without_elements_do_not_keep_uneven_clients_apart(capsys):
     """MimeLite's optimizer without momentum has an empty slot."""
     learning = tff.learning.algorithms.build_weighted_mime_lite(

@@ -1,6 +1,7 @@
 """Evaluation between rounds: when, of whom, and the same as at the end."""
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.testing import tiny_task
 from tff_algos import ClientMemory, experiments
 from tff_algos.experiments import cohorts, report
 from tff_algos.experiments.periodic_evaluation import is_due
+from tff_algos.hyperparameters import HyperparameterError
 
 TASK = tiny_task.make()
 SETTINGS = {"clients_per_round": 3, "personalization_epochs": 2, "eval_clients": 0}
@@ -95,6 +97,27 @@ def test_a_run_can_start_from_the_model_of_another(result, tmp_path):
     for ours, theirs in zip(other.clients, result.clients, strict=False):
         assert ours.accuracy[0] == theirs.accuracy[0]
         assert ours.loss[0] == theirs.loss[0]
+
+
+def test_a_run_goes_on_without_the_model_that_it_started_from(result, tmp_path):
+    first = tmp_path / "first"
+    shutil.copytree(result.spec.output_dir, first)
+    settings = {
+        "output_dir": tmp_path / "second",
+        "initial_model": str(first),
+        **SETTINGS,
+    }
+    experiments.run("fedavg", TASK, total_rounds=1, **settings)
+    shutil.rmtree(first)
+    longer = experiments.run("fedavg", TASK, total_rounds=2, **settings)
+    assert longer.rounds_done == 2
+    with pytest.raises(HyperparameterError, match="initial_model=.*no folder"):
+        experiments.run(
+            "fedavg",
+            TASK,
+            total_rounds=2,
+            **{**settings, "output_dir": tmp_path / "third"},
+        )
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ class PassReport:
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
       seconds: How long it took, including tracing in the first call.
       workers: The other processes where clients ran, and what was sent; may be empty.
+      advice: What may make the pass faster; may be empty.
       communication: What server and clients sent each other.
     """
 
@@ -54,6 +55,7 @@ class PassReport:
     chunk_size: int
     seconds: float
     workers: str = ""
+    advice: str = ""
     communication: Communication = attrs.field(factory=Communication)
 
     def __str__(self) -> str:
@@ -70,8 +72,7 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
-        if self.workers:
-            lines.append(self.workers)
+        lines += filter(None, (self.workers, self.advice))
         if self.client_bytes is not None:
             lines.append(f"memory of a client: {size(self.client_bytes)}")
         if self.num_clients:

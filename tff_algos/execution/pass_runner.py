@@ -8,7 +8,13 @@ import tensorflow as tf
 from absl import logging
 
 from tff_algos import messages
-from tff_algos.execution import client_batches, graph_contents, plan, vectorization
+from tff_algos.execution import (
+    client_batches,
+    graph_contents,
+    op_threads,
+    plan,
+    vectorization,
+)
 from tff_algos.execution.batched_passes import BatchedPass, ChunkLimits
 from tff_algos.execution.client_passes import (
     PassInputs,
@@ -137,11 +143,25 @@ class PassRunner:
             chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
             workers=self._resources.workers.describe(),
+            advice=self._advice(inputs.num_clients) if one_by_one else "",
             communication=Communication(
                 to_client * inputs.num_clients, result.bytes_up
             ),
         )
         return result, report
+
+    def _advice(self, num_clients: int) -> str:
+        """Says what is often faster if clients that run one by one occupy all CPUs."""
+        clients, within_op = self._resources.workers.num_threads, op_threads.count()
+        is_elsewhere = self._resources.clients_on_gpu or (
+            self._resources.workers.describe()
+        )
+        if is_elsewhere or within_op == 1 or not 1 < clients <= num_clients:
+            return ""
+        return (
+            f"{clients} clients at a time, up to {within_op} threads within an op: "
+            "intra_op_threads=1 is often faster"
+        )
 
     def _run(self, inputs: PassInputs) -> tuple[PassResult, str, int]:
         """Returns the results, why clients ran one by one, and the chunk size."""

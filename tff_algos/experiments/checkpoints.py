@@ -21,6 +21,8 @@ from tff_algos.experiments.errors import ResumeError
 
 # In it, the fingerprint of the data.
 FINGERPRINT = "data_fingerprint"
+# Of the results folder.
+FOLDER = "checkpoints"
 _PREFIX = "round_"
 
 
@@ -38,6 +40,12 @@ def run_coroutine(coroutine: Coroutine) -> Any:
         return asyncio.run(coroutine)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, coroutine).result()
+
+
+def are_in(directory: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder, which need not exist, has a checkpoint."""
+    found = pathlib.Path(directory).glob(f"{_PREFIX}*")
+    return any(path.name.removeprefix(_PREFIX).isdigit() for path in found)
 
 
 class Checkpoints:
@@ -131,7 +139,7 @@ def check_config(
     path = pathlib.Path(directory) / files.CONFIG_FILE
     if not path.exists():
         # A new run would overwrite these results of an unknown run.
-        for name in ("metrics.csv", "checkpoints"):
+        for name in ("metrics.csv", FOLDER):
             if (path.parent / name).exists():
                 raise ResumeError(
                     f"{directory} holds {name} but no {files.CONFIG_FILE}: put that file "

@@ -20,6 +20,7 @@ from tff_algos import execution
 from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
+    checkpoints,
     files,
     malicious_clients,
     model_files,
@@ -281,7 +282,9 @@ def build_spec(
         resolved.get("clients_per_round"),
     )
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
-    initial_weights = _initial_weights(options, task, private=guarantee is not None)
+    initial_weights = None
+    if not _has_checkpoint(launch.output_dir):
+        initial_weights = _initial_weights(options, task, private=guarantee is not None)
     with attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
     if attack is not None:
@@ -380,6 +383,13 @@ def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:
                 "a list of NAME:AMOUNT, such as CPU:1 or GPU:1, with amounts > 0",
             )
     return found or None
+
+
+def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:
+    """Returns whether a run would go on from a round, and so needs no initial model."""
+    if output_dir is None:
+        return False
+    return checkpoints.are_in(pathlib.Path(output_dir) / checkpoints.FOLDER)
 
 
 def _initial_weights(

@@ -80,7 +80,9 @@ class _Training:
         self._stop = stop
         with results_folder.naming_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
-            self._checkpoints = checkpoints.Checkpoints(spec.output_dir / "checkpoints")
+            self._checkpoints = checkpoints.Checkpoints(
+                spec.output_dir / checkpoints.FOLDER
+            )
         self._memory = None
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._check_rows()
