@@ -14,7 +14,7 @@ from benchmarks.comparison.summary import Spread, Summary
 _STYLES = {
     "tff_native_keras": ("TFF's runtime, Keras", "tab:red"),
     "tff_in_process_keras": ("in-process, Keras", "cornflowerblue"),
-    "tff_in_process_keras_one_thread": ("the same, one thread", "slateblue"),
+    "tff_in_process_keras_one_thread": ("Keras, one thread", "slateblue"),
     "tff_in_process_our_lstm": ("in-process, our LSTM", "mediumblue"),
     "tff_in_process_our_lstm_one_thread": ("our LSTM, one thread", "darkblue"),
     "tff_in_process": ("in-process, functional", "tab:blue"),
