@@ -157,7 +157,7 @@ def test_every_client_is_sampled_at_some_time():
 def test_random_ops_give_other_numbers_to_every_client_and_at_every_call():
     @tff.tensorflow.computation
     def uniform():
-        # Of 100 numbers of single precision two are equal once in 1,700 runs.
+        # In single precision, two of 100 numbers are equal once in 1,700 runs.
         return tf.random.uniform([], dtype=tf.float64)
 
     @tff.federated_computation

@@ -152,11 +152,11 @@ class PassRunner:
 
     def _advice(self, num_clients: int) -> str:
         """Says what is often faster if clients that run one by one occupy all CPUs."""
-        clients, within_op = self._resources.workers.num_threads, op_threads.count()
-        is_elsewhere = self._resources.clients_on_gpu or (
-            self._resources.workers.describe()
-        )
-        if is_elsewhere or within_op == 1 or not 1 < clients <= num_clients:
+        workers, within_op = self._resources.workers, op_threads.count()
+        if self._resources.clients_on_gpu or workers.describe():
+            return ""
+        clients = workers.num_threads
+        if within_op == 1 or not 1 < clients <= num_clients:
             return ""
         return (
             f"{clients} clients at a time, up to {within_op} threads within an op: "

@@ -21,7 +21,7 @@ from tff_algos.experiments.errors import ResumeError
 
 # In it, the fingerprint of the data.
 FINGERPRINT = "data_fingerprint"
-# Of the results folder.
+# Within the results folder.
 FOLDER = "checkpoints"
 _PREFIX = "round_"
 
