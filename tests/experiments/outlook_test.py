@@ -65,6 +65,17 @@ def test_every_stage_is_told(make_spec):
     assert text.count(";") == 0
 
 
+@pytest.mark.usefixtures("cohort")
+def test_every_round_has_the_batches_of_its_stage(make_spec):
+    spec = make_spec(
+        "personalized_fedavg", clients_per_round=3, client_batch_size=4,
+        client_epochs_per_round=2, finetune_steps=5, pretrain_rounds=2,
+        finetune_rounds=3,
+    )  # fmt: skip
+    # Two epochs of two batches, or five steps, at each of three clients.
+    assert outlook.batches_by_round(spec) == [12, 12, 15, 15, 15]
+
+
 def test_pooled_training_has_batches_alone(make_spec):
     text = outlook.describe(make_spec("centralized", total_rounds=2), 0)
     assert text.endswith(": 2 rounds, 100 batches of the pooled examples each.")

@@ -167,6 +167,17 @@ def test_what_remains_follows_from_the_steps(monkeypatch):
     assert progress.remaining_in_step == 6.0
 
 
+def test_steps_of_less_work_are_expected_to_take_less_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    progress = Progress(6, done=1, stream=stream, work=[330, 330, 330, 50, 50, 10])
+    now[0] = 66.0
+    progress.advance("fedavg", {})
+    assert progress.remaining_seconds == (330 + 50 + 50 + 10) * 66.0 / 330
+    assert stream.getvalue().rstrip().endswith("ETA 1:28")
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0.4, "0:00"), (75, "1:15"), (4000, "1:06:40")]
 )

@@ -14,13 +14,14 @@ from tff_algos.hyperparameters import HyperparameterError
 @pytest.mark.parametrize(
     ("given_rounds", "expected"),
     [
-        ((None, None, None), (17, 7)),
+        ((None, None, None), (8, 24)),
         ((700, None, None), (500, 200)),
         ((40, None, None), (29, 11)),
         ((10, None, 0), (10, 0)),
         ((10, 4, None), (4, 6)),
         ((None, 3, 5), (3, 5)),
-        ((None, None, 3), (21, 3)),
+        ((None, None, 3), (8, 3)),
+        ((None, 5, None), (5, 24)),
     ],
 )
 def test_rounds_of_personalized_fedavg_are_shared_out(given_rounds, expected):
@@ -76,7 +77,7 @@ def test_personalized_fedavg_runs_its_default_rounds_in_two_stages():
     settings = recipe.resolve("tiny", {}, {"client_epochs_per_round": 3})
     assert settings["total_rounds"] is None
     pretrain, finetune = recipe.stages(tiny_task.make(), settings)
-    assert (pretrain.name, pretrain.num_rounds) == ("fedavg", 17)
-    assert (finetune.name, finetune.num_rounds) == ("reptile", 7)
+    assert (pretrain.name, pretrain.num_rounds) == ("fedavg", 8)
+    assert (finetune.name, finetune.num_rounds) == ("reptile", 24)
     assert (pretrain.batches.num_epochs, finetune.batches.num_steps) == (3, 10)
     assert pretrain.clients_per_round == finetune.clients_per_round == 5

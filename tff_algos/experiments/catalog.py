@@ -243,7 +243,11 @@ RECIPES = (
             "client_epochs_per_round": 10,
             "client_learning_rate": 0.02,
         },
-        unset={"total_rounds": "24, or what the stages' rounds add up to"},
+        unset={
+            "total_rounds": "what the stages' rounds add up to",
+            "pretrain_rounds": "8, or five sevenths of total_rounds",
+            "finetune_rounds": "24, or two sevenths of total_rounds",
+        },
         settings={EVERY_TASK: {"client_epochs_per_round": 10}},
         check=stages.check_personalized_fed_avg,
     ),

@@ -113,6 +113,17 @@ def _num_batches(spec: RunSpec, stage: Stage, client_id: str) -> int:
     return stage.batches.num_epochs * math.ceil(own / stage.batches.batch_size)
 
 
+def batches_by_round(spec: RunSpec) -> list[int]:
+    """Returns about how many local batches each round of a run has, at least 1."""
+    batches, first = [], 1
+    for stage in spec.stages:
+        if stage.num_rounds:
+            one_round = max(1, _batches_per_round(spec, stage, first))
+            batches += [one_round] * stage.num_rounds
+        first += stage.num_rounds
+    return batches
+
+
 def _describe_memory(spec: RunSpec) -> list[str]:
     """Returns a line about what the server remembers; none if that is little."""
     held = max(_state_bytes(stage) for stage in spec.stages)

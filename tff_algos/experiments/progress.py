@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -24,7 +24,7 @@ _SHOWN_IN_BAR = {
     "eval/accuracy": "held-out",
     "epsilon": "epsilon",
 }
-_BAR = "{{desc}} {{n_fmt}}/{{total_fmt}} |{{bar}}| {words}ETA {{remaining}}"
+_BAR = "{{desc}} {{n_fmt}}/{{total_fmt}} |{{bar}}| {words}ETA {eta}"
 _BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
 # What leaves first if a bar would have fewer columns than these.
 _DISPENSABLE = ("train", "loss")
@@ -46,6 +46,8 @@ class Progress:
       done: Steps completed before (by a resumed run).
       unit: The name of a step.
       stream: The output stream; standard error by default.
+      work: How much work each step is, compared with the others; by default all steps
+        are alike. The time left is estimated accordingly.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class Progress:
         done: int = 0,
         unit: str = "round",
         stream: TextIO | None = None,
+        work: Sequence[float] | None = None,
     ) -> None:
         self._stream = stream or sys.stderr
         self._total, self._done, self._first = total, done, done
+        self._work = [1.0] * total if work is None else work
         self._unit = unit
         self._start = self._step_start = time.monotonic()
         self._step_seconds: float | None = None
@@ -101,7 +105,8 @@ class Progress:
         if self._done == self._first:
             return None
         elapsed = self._step_start - self._start
-        return (self._total - self._done) * elapsed / (self._done - self._first)
+        work_done = math.fsum(self._work[self._first : self._done])
+        return math.fsum(self._work[self._done :]) * elapsed / work_done
 
     @property
     def remaining_in_step(self) -> float | None:
@@ -135,7 +140,9 @@ class Progress:
             words = self._fitting_words(title)
             with self._lock:
                 shown = [f"{each}, " for each in (*filter(None, [note]), *words)]
-                self._bar.bar_format = _BAR.format(words="".join(shown))
+                self._bar.bar_format = _BAR.format(
+                    words="".join(shown), eta=clock(self.remaining_seconds)
+                )
                 self._bar.set_description_str(title, refresh=False)
                 self._bar.update(steps)
                 self._bar.refresh()
@@ -147,7 +154,7 @@ class Progress:
             *filter(None, [note]),
             *(f"{label} {value}" for label, value in shown.items()),
             f"{rate:.3g} {self._unit}s/s",
-            f"ETA {clock((self._total - self._done) / rate)}",
+            f"ETA {clock(self.remaining_seconds)}",
         ]
         self.note("  ".join(words))
 

@@ -303,7 +303,8 @@ class _Training:
         with results_folder.naming_errors(spec.output_dir):
             results_folder.remove_final(spec.output_dir)
         print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
-        with Progress(spec.total_rounds, self.rounds_done) as progress:
+        work = outlook.batches_by_round(spec)
+        with Progress(spec.total_rounds, self.rounds_done, work=work) as progress:
             self._progress = progress
             outlook.warn_before_long_runs(spec, self.rounds_done, progress)
             first = self.rounds_done + 1
