@@ -55,10 +55,9 @@ def build(
             f"found {model_id!r}."
         )
     if model_id in OF_IMAGES and len(example_shape) != 3:
-        shape = " x ".join(map(str, example_shape))
         raise ShapeError(
             f"{model_id} takes images [height, width, channels]; an example here has "
-            f"{shape} numbers: choose linear or mlp"
+            f"shape {list(example_shape)}: choose linear or mlp"
         )
     rng = np.random.default_rng(seed)
     build_blocks = {"linear": _linear, "mlp": _mlp, "cnn": _cnn, "lenet": _lenet}

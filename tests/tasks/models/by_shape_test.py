@@ -41,7 +41,7 @@ def test_cnn_and_mlp_are_the_baselines_where_they_have_their_shape():
 @pytest.mark.parametrize(
     ("model_id", "shape", "message"),
     [
-        ("cnn", (5,), "cnn takes images .* has 5 numbers: choose linear or mlp"),
+        ("cnn", (5,), r"cnn takes images .* has shape \[5\]: choose linear or mlp"),
         ("lenet", (11, 20, 1), "lenet takes images of 12 x 12 or more.* 11 x 20"),
     ],
 )
