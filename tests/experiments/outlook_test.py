@@ -163,7 +163,8 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
     )
     stream = io.StringIO()
     progress = Progress(80, stream=stream)
-    outlook.warn_before_long_runs(spec, rounds_done, progress)
+    batches = outlook.batches_by_round(spec)
+    outlook.warn_before_long_runs(spec, rounds_done, batches, progress)
     assert sizes == [[4, 4]]
     expected = (
         f"all rounds take about {minutes} minutes; smaller values of --total_rounds, "
@@ -186,7 +187,8 @@ def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
             personal_steps=steps,
         )
         stream = io.StringIO()
-        outlook.warn_before_long_runs(spec, 0, Progress(4, stream=stream))
+        batches = outlook.batches_by_round(spec)
+        outlook.warn_before_long_runs(spec, 0, batches, Progress(4, stream=stream))
         assert clock in stream.getvalue() and bool(clock) == bool(stream.getvalue())
 
 
@@ -195,7 +197,9 @@ def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
     monkeypatch.setattr(outlook.step_time, "measure", None)
     stream = io.StringIO()
     progress = Progress(7, stream=stream)
-    outlook.warn_before_long_runs(make_spec("fedavg", total_rounds=7), 0, progress)
+    spec = make_spec("fedavg", total_rounds=7)
+    batches = outlook.batches_by_round(spec)
+    outlook.warn_before_long_runs(spec, 0, batches, progress)
     assert not stream.getvalue()
 
 

@@ -154,16 +154,24 @@ def _state_bytes(stage: Stage) -> int:
     return sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
 
 
-def warn_before_long_runs(spec: RunSpec, rounds_done: int, progress: Progress) -> None:
+def warn_before_long_runs(
+    spec: RunSpec, rounds_done: int, batches: Sequence[int], progress: Progress
+) -> None:
     """Says before the first round roughly how long the run takes, if that is long.
 
     It times a few gradients of the model. Clients of small models, which train together,
     take less.
+
+    Args:
+      spec: The run.
+      rounds_done: Rounds that an earlier run of the same folder completed.
+      batches: What `batches_by_round` returns.
+      progress: Where to say it.
     """
     steps: collections.Counter[int] = collections.Counter()
     for stage, rounds in _remaining(spec, rounds_done):
-        batches = _batches_per_round(spec, stage, rounds[0])
-        steps[stage.batches.batch_size] += len(rounds) * batches
+        left = batches[rounds.start - 1 : rounds.stop - 1]
+        steps[stage.batches.batch_size] += sum(left)
     if steps.total() < _MANY_STEPS:
         return
     client_id = spec.task.train_client_ids[0]

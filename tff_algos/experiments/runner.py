@@ -303,10 +303,10 @@ class _Training:
         with results_folder.naming_errors(spec.output_dir):
             results_folder.remove_final(spec.output_dir)
         print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
-        work = outlook.batches_by_round(spec)
-        with Progress(spec.total_rounds, self.rounds_done, work=work) as progress:
+        batches = outlook.batches_by_round(spec)
+        with Progress(spec.total_rounds, self.rounds_done, work=batches) as progress:
             self._progress = progress
-            outlook.warn_before_long_runs(spec, self.rounds_done, progress)
+            outlook.warn_before_long_runs(spec, self.rounds_done, batches, progress)
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 try:

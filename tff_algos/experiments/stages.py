@@ -29,8 +29,8 @@ from tff_algos.optimizers import build_optimizer
 
 # The paper trains 500 rounds of FedAvg and fine-tunes 200 rounds of Reptile.
 _FINETUNE_SHARE = 200 / 700
-# Shorter, and with a larger share of Reptile, whose rounds of K steps take a seventh of
-# the time of rounds of E epochs.
+# The defaults are shorter and mostly Reptile: its rounds of K steps take a seventh of the
+# time of rounds of E epochs.
 _DEFAULT_PRETRAIN_ROUNDS, _DEFAULT_FINETUNE_ROUNDS = 8, 24
 
 
@@ -345,9 +345,10 @@ def personalized_rounds(
     """Returns the rounds of FedAvg(E) and of Reptile(K).
 
     Args:
-      total: The rounds of both; divided 5 to 2, as in the paper, unless one is set.
-      pretrain: The rounds of FedAvg(E).
-      finetune: The rounds of Reptile(K).
+      total: The rounds of both, divided 5 to 2 as in the paper unless one part is set;
+        `None` if each part has its own number or default.
+      pretrain: The rounds of FedAvg(E), if set.
+      finetune: The rounds of Reptile(K), if set.
 
     Raises:
       HyperparameterError: If the rounds that are set do not add up.
