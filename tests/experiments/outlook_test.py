@@ -65,6 +65,13 @@ def test_every_stage_is_told(make_spec):
     assert text.count(";") == 0
 
 
+def test_a_stage_without_rounds_is_not_told(make_spec):
+    settings = {"clients_per_round": 2, "pretrain_rounds": 1, "finetune_rounds": 0}
+    text = outlook.describe(make_spec("personalized_fedavg", **settings), 0)
+    assert ": 1 round of fedavg, 2 of " in text
+    assert "reptile" not in text
+
+
 @pytest.mark.usefixtures("cohort")
 def test_every_round_has_the_batches_of_its_stage(make_spec):
     spec = make_spec(

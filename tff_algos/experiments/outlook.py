@@ -53,8 +53,8 @@ def _remaining(spec: RunSpec, rounds_done: int) -> Iterator[tuple[Stage, range]]
     first = 1
     for stage in spec.stages:
         last = first + stage.num_rounds
-        if last > rounds_done + 1:
-            yield stage, range(max(first, rounds_done + 1), last)
+        if left := range(max(first, rounds_done + 1), last):
+            yield stage, left
         first = last
 
 
