@@ -6,7 +6,7 @@ from tests.testing.tiers import tiers
 
 
 def test_quick_tests_have_no_marker():
-    assert tiers(["a.py::t", "a.py::u[1]"], {"a.py::u[1]": 1.0}) == {}
+    assert tiers(["a.py::t", "a.py::u[1]"], {"a.py::u[1]": 0.6}) == {}
 
 
 def test_what_repeats_a_claim_that_has_a_quick_case_is_slow():

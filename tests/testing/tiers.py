@@ -18,7 +18,7 @@ import pytest
 
 _FILE = pathlib.Path(__file__).parents[1] / "durations.tsv"
 # Seconds on one of two cores: up to the first a test is quick, beyond the second slow.
-_QUICK, _LONGEST_IN_CI = 1.0, 15.0
+_QUICK, _LONGEST_IN_CI = 0.6, 15.0
 # Less is not written down.
 _RECORDED = 0.5
 
