@@ -1,4 +1,4 @@
-"""Runs a federated learning algorithm on a task: `tff_algos.experiments.cli`.
+"""Runs a federated learning algorithm on a task.
 
 python main.py --algo=personalized_fedavg --task=emnist
 python main.py --list

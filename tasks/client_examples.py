@@ -34,8 +34,8 @@ class Population:
 
     Attributes:
       num_clients: Number of training clients, drawn by the seed, and of evaluation
-        clients. Unset: all of the dataset's clients; a share of 2,500/3,400 trains
-        (500/715 of Shakespeare's roles), the others evaluate.
+        clients. Unset: all of the dataset's clients; 2,500/3,400 of them train (500/715 of
+        Shakespeare's roles), and the others are evaluated.
       eval_overlap: With --num_clients: the share of evaluation clients (rounded) that
         also train (1.0); the others are drawn from clients that do not train.
     """

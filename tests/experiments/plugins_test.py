@@ -14,8 +14,9 @@ import tff_algos
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
-from tff_algos.experiments import catalog, plugins
+from tff_algos.experiments import catalog, plugins, run_flags
 from tff_algos.experiments.comparison import command
+from tff_algos.experiments.comparison import rows as rows_lib
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -102,6 +103,15 @@ def page_modules(tmp_path, monkeypatch):
     yield ["fed_yogi", "turned"]
     for name in ("fed_yogi", "turned"):
         sys.modules.pop(name, None)
+
+
+def test_the_comparison_on_the_page_has_a_row_of_each_algorithm(page_modules):
+    (words,) = re.findall(r"`python main.py compare (.*?)`", _PAGE)
+    values, contenders, common = command.parse(words.split())
+    assert sorted(values.module) == page_modules
+    declared = run_flags.declared(tuple(page_modules))
+    rows = rows_lib.make_rows(contenders, common, values.grid, declared)
+    assert [row.label for row in rows] == ["fed_yogi", "fedavg"]
 
 
 @pytest.mark.parametrize("name", ["dp", "aggregator", "compression"])

@@ -184,16 +184,16 @@ def set_in_process_context(
       insecure_aggregation: Computes secure sums and selections in the clear, as
         `tff.backends.test` contexts do, instead of rejecting them.
       batch_clients: Vectorizes client work over clients: if it is faster (`None`),
-        whenever possible (`True`), or never (`False`). It is possible for client work
-        without variables, such as TFF's and tff_algos' with a
-        `tff.learning.models.FunctionalModel`. Results agree up to rounding.
+        whenever possible (`True`), or never (`False`). It is possible for most client
+        work, also that of Keras models, whose variables become state. Results agree up
+        to rounding.
       max_cached_bytes: Memory for cached batches of clients' datasets, used by
         vectorized work.
       max_kept_bytes: Memory for clients' values that a later part of the same
         computation needs again, such as updates for a second pass of an aggregation.
         The excess is written to a temporary file.
       intra_op_threads: How many threads an op uses, in the whole process; `None` leaves
-        it as it is, by default the number of CPUs. 1 is fastest where a round has at
+        it as it is, by default the number of CPUs. 1 is often faster if a round has at
         least as many clients as there are CPUs.
 
     Returns:

@@ -1,9 +1,8 @@
 """Finds client work that can be vectorized over clients, and splits it for that.
 
 Client work in TFF is a graph that reduces a dataset: a step for every batch updates a
-state such as weights. If the graph is pure, without variables or tables, as it is for
-`tff.learning.models.FunctionalModel`s and TFF's optimizers, it can be split at the
-reductions,
+state such as weights. If the graph is pure, without variables (which `variables.py`
+turns into state) or tables, it can be split at the reductions,
 
     prepare --> step, step, ... --> finish
 

@@ -113,7 +113,7 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
         "runtime_devices",
         None,
         "Devices of --runtime=in_process, such as GPU:0,GPU:1 or CPU:0 (default: all "
-        "GPUs, or the CPU where there is none).",
+        "GPUs; the CPU if there is none, or for models with recurrent layers).",
         flag_values=into,
     )
     flags.DEFINE_string(

@@ -47,7 +47,7 @@ class RunOptions:
         clients'.
       personalization_optimizer: Optimizer of personalization; by default the clients'.
       personalization_momentum: Momentum of personalization, only with sgd; by default the
-        clients', or 0 with an optimizer of its own.
+        clients' momentum, or 0 if --personalization_optimizer is set.
       track_improvement: Measure in every round the share of its clients whose training
         loss does not rise; this evaluates each client twice more.
       client_dropout: Probability that a sampled client drops out of a round before it
