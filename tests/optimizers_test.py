@@ -72,6 +72,25 @@ def test_float32_steps_are_the_optimizers_own_to_the_bit(name):
     )
 
 
+def mixed_step(optimizer):
+    weights = (tf.constant([1.0, -2.0]), tf.constant(0.5, tf.float64))
+    specs = tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
+    return optimizer.next(optimizer.initialize(specs), weights, weights)
+
+
+def test_momentum_takes_weights_of_one_dtype_and_says_so():
+    expected = "found float32 and float64: leave out the momentum, or use another"
+    with pytest.raises(TypeError, match=expected):
+        mixed_step(in_weights_dtype(SGD(0.1, momentum=0.9)))
+
+
+def test_without_momentum_every_weight_keeps_its_dtype():
+    _, (first, second) = mixed_step(in_weights_dtype(SGD(0.1)))
+    assert (first.dtype, second.dtype) == (tf.float32, tf.float64)
+    np.testing.assert_allclose(first, [0.9, -1.8], rtol=1e-6)
+    assert float(second) == pytest.approx(0.45)
+
+
 def test_float64_momentum_in_closed_form():
     found = steps(in_weights_dtype(SGD(0.1, momentum=0.9)), tf.float64)
     weights, velocity = np.array([1.0, -2.0, 0.5]), 0.0

@@ -61,7 +61,8 @@ def in_weights_dtype(
     them, and float32 weights are passed through.
 
     Args:
-      optimizer: Any TFF optimizer.
+      optimizer: Any TFF optimizer. If it has momentum, its `next` raises `TypeError` for
+        weights of several dtypes.
     """
     if isinstance(optimizer, _InWeightsDtype):
         return optimizer
@@ -86,8 +87,14 @@ class _InWeightsDtype(tff.learning.optimizers.Optimizer):
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
         dtypes = {weight.dtype for weight in tf.nest.flatten(weights)}
-        if dtypes <= {tf.float32} or len(dtypes) > 1 or not _has_momentum(state):
+        if dtypes <= {tf.float32} or not _has_momentum(state):
             return self._optimizer.next(state, weights, gradients)
+        if len(dtypes) > 1:
+            names = " and ".join(sorted(dtype.name for dtype in dtypes))
+            raise TypeError(
+                f"SGD with momentum takes weights of one dtype, found {names}: leave out "
+                "the momentum, or use another optimizer."
+            )
         (dtype,) = dtypes
 
         def as_weights(leaf: Any) -> tf.Tensor:
