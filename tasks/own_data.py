@@ -373,14 +373,14 @@ def _roles(
 
 
 def _model(how: Treatment, shape: Sequence[int], num_classes: int, name: str):
+    if isinstance(how.model, str):
+        return by_shape.build(how.model, shape, num_classes, how.seed)
     try:
         if isinstance(how.model, tf_keras.Model):
             return keras_classifier.build(how.model, shape, num_classes)
-        if isinstance(how.model, str):
-            return by_shape.build(how.model, shape, num_classes, how.seed)
-    except (by_shape.ShapeError, keras_classifier.KerasModelError) as error:
-        shown = how.model if isinstance(how.model, str) else how.model.name
-        raise TaskError(f"{name}: model={shown}: {str(error).rstrip('.')}.") from error
+    except keras_classifier.KerasModelError as error:
+        reason = str(error).rstrip(".")
+        raise TaskError(f"{name}: model={how.model.name}: {reason}.") from error
     _check_functional(how.model, shape, name)
     return how.model
 

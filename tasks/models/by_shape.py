@@ -15,16 +15,13 @@ import numpy as np
 
 from tasks.models import classifier, initializers, layers
 from tasks.models.blocks import FLATTEN, MAX_POOL, RELU, conv2d, dense
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
 ModelId = Literal["linear", "mlp", "cnn", "lenet"]
 
 OF_IMAGES = ("cnn", "lenet")
 _HIDDEN = 200
-
-
-class ShapeError(ValueError):
-    """A model cannot take examples of a shape; the message says which it takes."""
 
 
 def build(
@@ -46,18 +43,18 @@ def build(
       float32 `[None, num_classes]`, and the metrics of `metrics.Classification`.
 
     Raises:
-      ShapeError: If the model does not take examples of the shape.
-      ValueError: If there is no `model_id`.
+      HyperparameterError: If there is no `model_id`, or it does not take examples of the
+        shape.
     """
     if model_id not in get_args(ModelId):
-        raise ValueError(
-            f"Expected a model out of {', '.join(get_args(ModelId))}, "
-            f"found {model_id!r}."
-        )
+        expected = f"one of {', '.join(get_args(ModelId))}"
+        raise HyperparameterError("model", model_id, expected)
     if model_id in OF_IMAGES and len(example_shape) != 3:
-        raise ShapeError(
-            f"{model_id} takes images [height, width, channels]; an example here has "
-            f"shape {list(example_shape)}: choose linear or mlp"
+        raise HyperparameterError(
+            "model",
+            model_id,
+            f"linear or mlp for examples of shape {list(example_shape)}, since {model_id} "
+            "takes images [height, width, channels]",
         )
     rng = np.random.default_rng(seed)
     build_blocks = {"linear": _linear, "mlp": _mlp, "cnn": _cnn, "lenet": _lenet}
@@ -104,9 +101,11 @@ def _lenet(
     height, width, channels = shape
     sizes = [_after_convolutions(size) for size in (height, width)]
     if min(sizes) < 1:
-        raise ShapeError(
-            f"lenet takes images of 12 x 12 or more, these are {height} x {width}: "
-            "choose cnn, mlp or linear"
+        raise HyperparameterError(
+            "model",
+            "lenet",
+            f"cnn, mlp or linear for images of {height} x {width}, since lenet takes "
+            "those of 12 x 12 or more",
         )
     return [
         chain(conv2d(rng, 5, channels, 6, "VALID"), RELU, MAX_POOL),

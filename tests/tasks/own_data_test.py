@@ -96,7 +96,6 @@ def _functional(label_dtype):
     ("arguments", "message"),
     [
         ({"labels": np.zeros(40)}, "every label is 0"),
-        ({"model": "cnn"}, "own_data: model=cnn: cnn takes images"),
         ({"client_test_fraction": 0.01}, "holds out no example of 4 clients"),
         ({"eval_client_fraction": 0.9}, "leaves none of 4 clients to train"),
         (
@@ -122,6 +121,8 @@ def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():
         HyperparameterError, match="^model=<.*one of linear, mlp, cnn, l"
     ):
         tasks.from_arrays(X, Y, IDS, model=lambda: None)
+    with pytest.raises(HyperparameterError, match="^model='cnn'.* linear or mlp for"):
+        tasks.from_arrays(X, Y, IDS, model="cnn")
     with pytest.raises(HyperparameterError, match="^model='mpl'.*one of linear, mlp"):
         tasks.from_arrays(X, Y, IDS, model="mpl")
     with pytest.raises(TypeError, match="^standardise= is no argument.*, standardize"):
