@@ -346,7 +346,7 @@ def _fingerprint(
         digest.update(np.ascontiguousarray(array).data)
     settings = attrs.asdict(how, recurse=False)
     if isinstance(how.model, tf_keras.Model):
-        settings["model"] = how.model.to_json()
+        settings["model"] = keras_classifier.architecture(how.model)
     elif not isinstance(how.model, str):
         settings["model"] = repr(how.model.input_spec)
     digest.update(repr((tuple(client_ids), settings)).encode())

@@ -1,8 +1,10 @@
 """A user's Keras model as a classifier whose metrics are those of the tasks."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
@@ -26,18 +28,21 @@ def build(
 
     Args:
       keras_model: Takes float32 `[n, *example_shape]` and returns logits
-        `[n, num_classes]`. It stays as it is. Losses that its layers add are ignored.
+        `[n, num_classes]`. It stays as it is. The weights of layers that are not
+        trainable are not trained.
       example_shape: The shape of one example.
       num_classes: Number of classes.
 
     Returns:
       A model with `x` float32 `[None, *example_shape]`, `y` int32 `[None]`, and the
-      loss and the metrics of `metrics.Classification`.
+      loss and the metrics of `metrics.Classification`. Its weights are in the order of
+      Keras' `trainable_weights` and `non_trainable_weights`.
 
     Raises:
-      KerasModelError: If the model takes or returns something else, or has layers that
-        change weights without gradients, such as batch normalization, or is not made
-        of layers (sequential or functional).
+      KerasModelError: If the model takes or returns something else, has nothing to train
+        or layers that change weights without gradients, such as batch normalization,
+        computes in mixed precision, has regularizers or constraints, or is not made of
+        layers (sequential or functional).
     """
     _check(keras_model, example_shape, num_classes)
     classification = metrics.Classification()
@@ -51,22 +56,79 @@ def build(
             model = tff.learning.models.functional_model_from_keras(
                 keras_model, loss, input_spec
             )
+            variables = _variables_of_clones(keras_model)
     except (KerasFunctionalModelError, ValueError) as error:
         raise KerasModelError(messages.one_line(error)) from error
 
     @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
+        weights = _as_created(weights, variables)
         # Tracing clones the layers.
         with graph_prediction.keras_classes_kept():
-            return model.predict_on_batch(weights, x, training)
+            logits = model.predict_on_batch(weights, x, training)
+        return tf.cast(logits, tf.float32)
 
     return tff.learning.models.FunctionalModel(
-        initial_weights=model.initial_weights,
+        initial_weights=tuple(
+            tuple(variable.numpy() for variable in group)
+            for group in (
+                keras_model.trainable_variables,
+                keras_model.non_trainable_variables,
+            )
+        ),
         predict_on_batch_fn=predict_on_batch,
         loss_fn=classification.loss,
         metrics_fns=classification.metrics_fns(),
         input_spec=input_spec,
     )
+
+
+@attrs.frozen
+class _Variable:
+    """A variable that a clone of a model creates.
+
+    Attributes:
+      created_trainable: Whether its layer creates it to be trained.
+      is_frozen: Whether it is among the model's non-trainable weights, as all of a
+        frozen layer are.
+      index: Its place among the model's trainable or non-trainable weights.
+    """
+
+    created_trainable: bool
+    is_frozen: bool
+    index: int
+
+
+def _variables_of_clones(keras_model: tf_keras.Model) -> tuple[_Variable, ...]:
+    """Returns the variables of a clone, in the order in which it creates them."""
+    created = []
+
+    def record(create: Any, **options: Any) -> tf.Variable:
+        variable = create(**options)
+        created.append((bool(options.get("trainable", True)), variable))
+        return variable
+
+    with tf.Graph().as_default(), tf.variable_creator_scope(record):
+        clone = tf_keras.models.clone_model(keras_model)
+    places = {
+        id(variable): (is_frozen, index)
+        for is_frozen, group in enumerate(
+            (clone.trainable_variables, clone.non_trainable_variables)
+        )
+        for index, variable in enumerate(group)
+    }
+    return tuple(_Variable(was, *places[id(each)]) for was, each in created)
+
+
+def _as_created(
+    weights: tuple[Sequence[Any], Sequence[Any]], variables: Sequence[_Variable]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns weights as TFF's clones take them: by how and when layers create them."""
+    trained, others = [], []
+    for each in variables:
+        value = weights[each.is_frozen][each.index]
+        (trained if each.created_trainable else others).append(value)
+    return tuple(trained), tuple(others)
 
 
 def _check(
@@ -97,6 +159,61 @@ def _check(
         raise KerasModelError(
             "the model returns probabilities, expected logits: leave out the softmax"
         )
+    if not keras_model.trainable_variables:
+        raise KerasModelError("the model has no weights that are trainable")
+    for each in keras_model.submodules:
+        if not isinstance(each, tf_keras.layers.Layer):
+            continue
+        if isinstance(each, tf_keras.layers.BatchNormalization):
+            raise KerasModelError(
+                f"the layer {each.name} is a batch normalization, expected layers that "
+                "change weights by gradients alone, such as GroupNormalization"
+            )
+        if each.trainable_variables and (ignored := _ignored(each)):
+            raise KerasModelError(
+                f"the layer {each.name} has a {ignored}, expected none: rounds train on "
+                "the classification loss alone"
+            )
+        if each.compute_dtype != each.variable_dtype:
+            raise KerasModelError(
+                f"the layer {each.name} computes in {each.compute_dtype} with weights of "
+                f"{each.variable_dtype}, expected a single dtype"
+            )
+
+
+def _ignored(layer: tf_keras.layers.Layer) -> str | None:
+    """Returns the first setting of a layer that a functional model does not have."""
+    try:
+        config = layer.get_config()
+    except NotImplementedError:
+        return None
+    return next(
+        (
+            name
+            for name, value in config.items()
+            if name.endswith(("_regularizer", "_constraint")) and value is not None
+        ),
+        None,
+    )
+
+
+def architecture(keras_model: tf_keras.Model) -> str:
+    """Returns a model's layers as text: the same for the same layers made again.
+
+    Keras numbers layers as long as a process lives, so their names are replaced.
+    """
+    layers = (keras_model, *keras_model.submodules)
+    names = [each.name for each in layers if isinstance(each, tf_keras.layers.Layer)]
+    numbers = {name: f"layer {number}" for number, name in enumerate(names)}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: renamed(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [renamed(each) for each in value]
+        return numbers.get(value, value) if isinstance(value, str) else value
+
+    return json.dumps(renamed(json.loads(keras_model.to_json())), sort_keys=True)
 
 
 def _shown(shape: Any) -> str:

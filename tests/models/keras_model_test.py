@@ -10,15 +10,30 @@ from tff_algos.models.keras_model import build_keras_model
 
 MODEL = problems.linear_model(np.float32)
 X = np.arange(10, dtype=np.float32).reshape(2, 5)
+WEIGHTS = tff.learning.models.ModelWeights(
+    (np.array([1, 0, 0, 0, 2], np.float32), np.float32(0.5)), ()
+)
 
 
 def test_predictions_are_those_of_the_weights():
-    w, b = np.array([1, 0, 0, 0, 2], np.float32), np.float32(0.5)
-    weights = tff.learning.models.ModelWeights((w, b), ())
-    keras = build_keras_model(MODEL, weights)
+    keras = build_keras_model(MODEL, WEIGHTS)
     np.testing.assert_array_equal(keras.predict(X, verbose=0), [8.5, 23.5])
-    for found, given in zip(keras.get_weights(), (w, b), strict=True):
+    for found, given in zip(keras.get_weights(), WEIGHTS.trainable, strict=True):
         np.testing.assert_array_equal(found, given)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, bool])
+def test_features_of_any_numbers_are_cast(dtype):
+    keras = build_keras_model(MODEL, WEIGHTS)
+    x = np.arange(10).reshape(2, 5).astype(dtype)
+    found = keras.predict(x, verbose=0)
+    np.testing.assert_allclose(found, keras(x.astype(np.float32)), rtol=1e-6)
+
+
+def test_bytes_of_images_are_refused():
+    keras = build_keras_model(MODEL, WEIGHTS)
+    with pytest.raises(ValueError, match="takes float32, found uint8: tasks divide"):
+        keras.predict(np.zeros((2, 5), np.uint8), verbose=0)
 
 
 def test_training_moves_the_trainable_weights():

@@ -59,7 +59,21 @@ class _KerasModel(tf_keras.Model):
                 initial, (self._own_trainable, self._own_non_trainable), strict=True
             )
         )
+        inputs = tf.nest.map_structure(_as_spec, inputs, self._functional.input_spec[0])
         return self._predict_on_batch(weights, inputs, training)
+
+
+def _as_spec(value: Any, spec: tf.TensorSpec) -> Any:
+    """Casts numbers and bools for a model of floats, as Keras' own layers do."""
+    if not spec.dtype.is_floating or value.dtype == spec.dtype:
+        return value
+    if value.dtype == tf.uint8:
+        # The numbers would be right for the layers, and wrong for the weights.
+        raise ValueError(
+            f"The model takes {spec.dtype.name}, found uint8: tasks divide the bytes of "
+            "images by 255, so do that first."
+        )
+    return tf.cast(value, spec.dtype)
 
 
 def build_keras_model(
@@ -68,7 +82,8 @@ def build_keras_model(
 ) -> tf_keras.Model:
     """Builds a Keras model equivalent to a functional model.
 
-    Training it updates its trainable weights but not moving statistics.
+    Training it updates its trainable weights but not moving statistics. A model of floats
+    takes whole numbers and bools as well, but no bytes (uint8), which tasks scale.
 
     Args:
       model: The functional model.

@@ -9,6 +9,7 @@ import tf_keras
 import tasks
 from tasks.models import keras_classifier
 from tff_algos import experiments
+from tff_algos.experiments import errors
 
 layers = tf_keras.layers
 RANDOM = np.random.default_rng(0)
@@ -95,6 +96,82 @@ def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
         np.testing.assert_allclose(model(x), expected(x), rtol=1e-4, atol=1e-5)
 
 
+def _frozen(*which):
+    keras = tf_keras.Sequential(
+        [
+            layers.Dense(5, "relu", input_shape=(6,)),
+            tf_keras.Sequential([layers.Dense(4, "tanh", input_shape=(5,))]),
+            layers.Dense(2),
+        ]
+    )
+    for index in which:
+        keras.layers[index].trainable = False
+    return keras
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1), (2,)])
+def test_frozen_layers_keep_their_weights_and_the_others_train(which, tmp_path):
+    keras = _frozen(*which)
+    task = tasks.from_arrays(X, Y, IDS, model=keras, standardize=False)
+    result = experiments.run(
+        "fedavg",
+        task,
+        output_dir=tmp_path,
+        total_rounds=1,
+        clients_per_round=3,
+        client_learning_rate=0.5,
+        personalization_epochs=0,
+        rounds_per_eval=0,
+    )
+    for own, start in zip(
+        result.weights.non_trainable, keras.non_trainable_weights, strict=True
+    ):
+        np.testing.assert_array_equal(own, start)
+    expected = _frozen(*which)
+    for variable, value in [
+        *zip(expected.trainable_weights, result.weights.trainable, strict=True),
+        *zip(expected.non_trainable_weights, result.weights.non_trainable, strict=True),
+    ]:
+        variable.assign(value)
+    trained = result.keras_model()
+    np.testing.assert_allclose(trained(X), expected(X), rtol=1e-4, atol=1e-5)
+    assert np.abs(trained(X) - keras(X)).max() > 0.01
+
+
+def test_a_run_goes_on_with_the_same_layers_made_again_but_not_with_others(tmp_path):
+    def run(keras, rounds):
+        task = tasks.from_arrays(X, Y, IDS, model=keras)
+        settings = {
+            "total_rounds": rounds, "clients_per_round": 3, "rounds_per_eval": 0,
+            "personalization_epochs": 0, "output_dir": tmp_path,
+        }  # fmt: skip
+        return experiments.run("fedavg", task, **settings)
+
+    first = _frozen(0)
+    run(first, rounds=1)
+    again = _frozen(0)
+    assert again.layers[0].name != first.layers[0].name  # Keras numbers them.
+    assert run(again, rounds=2).rounds_done == 2
+    with pytest.raises(errors.ResumeError, match="holds a run on other data"):
+        run(_frozen(1), rounds=2)
+
+
+def test_a_model_of_float64_weights_trains(tmp_path):
+    keras = tf_keras.Sequential(
+        [layers.Dense(2, input_shape=(6,), dtype="float64", kernel_initializer="zeros")]
+    )
+    model = keras_classifier.build(keras, (6,), 2)
+    assert {w.dtype for w in model.initial_weights[0]} == {np.dtype("float64")}
+    task = tasks.from_arrays(X, Y, IDS, model=keras, standardize=False)
+    settings = {
+        "total_rounds": 2, "clients_per_round": 3, "client_learning_rate": 0.5,
+        "personalization_epochs": 0, "rounds_per_eval": 0, "output_dir": tmp_path,
+    }  # fmt: skip
+    result = experiments.run("fedavg", task, **settings)
+    assert result.weights.trainable[0].dtype == np.float64
+    assert result.metrics["train/loss"][1] < result.metrics["train/loss"][0]
+
+
 @pytest.mark.parametrize(
     ("keras", "message"),
     [
@@ -103,8 +180,28 @@ def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
         (_sequential(layers.Dense(2), layers.Softmax()), "expected logits"),
         (
             _sequential(layers.BatchNormalization(), layers.Dense(2)),
-            "batch normalization",
+            "batch_normalization is a batch normalization, expected",
         ),
+        (
+            _sequential(
+                tf_keras.Sequential([layers.BatchNormalization(input_shape=(5,))]),
+                layers.Dense(2),
+            ),
+            "is a batch normalization, expected",
+        ),
+        (
+            _sequential(layers.Dense(4, dtype="mixed_bfloat16"), layers.Dense(2)),
+            "dense.* computes in bfloat16 with weights of float32, expected a single",
+        ),
+        (
+            _sequential(layers.Dense(2, kernel_regularizer="l2")),
+            "has a kernel_regularizer, expected none: rounds train on the classification",
+        ),
+        (
+            _sequential(layers.Dense(2, bias_constraint="non_neg")),
+            "has a bias_constraint, expected none",
+        ),
+        (_frozen(0, 1, 2), "no weights that are trainable"),
         (_of_two_inputs(), r"takes several tensors, expected \[n, 6\]"),
         (_subclassed(), "not made of layers, expected a sequential or functional one"),
         (tf_keras.Sequential([layers.Dense(2)]), "no weights yet: call it on a batch"),
