@@ -1,10 +1,12 @@
 """TFF is made importable, or one line says why not."""
 
+import importlib
 import platform
 import subprocess
 import sys
 
 import pytest
+from google.protobuf import struct_pb2
 
 from tff_algos import compat
 
@@ -26,6 +28,14 @@ def test_another_tff_is_named_with_what_to_do(version, found):
         match=rf"tensorflow-federated==0\.87\.0, {found}: pip install",
     ):
         compat._check_tff(version)
+
+
+def test_messages_may_be_as_deep_as_computations_of_nested_aggregators():
+    importlib.import_module("tensorflow_federated")
+    value = struct_pb2.Value(number_value=1)
+    for _ in range(200):
+        value = struct_pb2.Value(list_value=struct_pb2.ListValue(values=[value]))
+    assert struct_pb2.Value.FromString(value.SerializeToString()) == value
 
 
 def test_installing_twice_changes_nothing():

@@ -167,9 +167,21 @@ def _importing_tensorflow() -> Iterator[None]:
 def _importing_tff() -> Iterator[None]:
     """Makes the in-process context the default once TFF has been imported."""
     yield
+    _allow_deep_messages()
     tff = sys.modules["tensorflow_federated"]
     module = importlib.import_module("tff_algos.execution.default_context")
     tff.framework.set_default_context(module.DefaultContext())
+
+
+def _allow_deep_messages() -> None:
+    """Lets protocol buffers nest beyond 100 levels, as in those that TFF was made for.
+
+    Computations of nested aggregators do, such as `tff.learning.ddp_secure_aggregator`'s.
+    """
+    protobuf = importlib.import_module("google.protobuf.internal.api_implementation")
+    if protobuf.Type() == "upb":
+        message = importlib.import_module("google._upb._message")
+        message.SetAllowOversizeProtos(True)
 
 
 def _enable_onednn() -> None:

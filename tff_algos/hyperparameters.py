@@ -20,6 +20,7 @@ import functools
 import inspect
 import math
 import numbers
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,12 @@ class MissingHyperparameterError(HyperparameterError):
     def __init__(self, name: str, why: str) -> None:
         ValueError.__init__(self, f"{name} is missing: {why}.")
         self.name = name
+
+
+def check_list(name: str, value: Any) -> None:
+    """Raises `HyperparameterError` for a text in place of a list of texts, or None."""
+    if isinstance(value, str):
+        raise HyperparameterError(name, value, f"a list, such as [{value!r}]")
 
 
 def check_replaced(
@@ -211,7 +218,7 @@ class Hyperparameter:
         """Returns a value as `kind`.
 
         Numbers of other kinds, such as NumPy's, are taken; integers for floats, never
-        the reverse. Booleans are not numbers.
+        the reverse. Booleans are not numbers. Paths are texts.
 
         Raises:
           HyperparameterError: If it is invalid.
@@ -226,12 +233,18 @@ class Hyperparameter:
             return bool(value)
         if self.kind is tuple:
             return self._checked_words(value)
-        if self.choices and value not in self.choices:
+        return self._checked_text(value)
+
+    def _checked_text(self, value: Any) -> str:
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if self.choices and text not in self.choices:
             expected = f"one of {', '.join(self.choices)}"
             raise HyperparameterError(self.name, value, expected)
+        if not isinstance(text, str):
+            raise HyperparameterError(self.name, value, "a text")
         if self.check is not None:
-            self.check(value)
-        return value
+            self.check(text)
+        return text
 
     def _checked_number(self, value: Any) -> int | float:
         expected = f"{'an integer' if self.kind is int else 'a number'} {self.valid}"

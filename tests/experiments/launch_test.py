@@ -161,6 +161,27 @@ def test_runs_of_one_second_have_folders_of_their_own(monkeypatch, tmp_path):
         ({"proximal": 1}, r"nothing has it; did you mean proximal_strength\?$"),
         ({"mu": 1}, r"nothing has it\.$"),
         ({"client_learning_rate": "x"}, "client_learning_rate='x' .*a number > 0"),
+        ({"attack": 3}, "attack=3 .*expected a text"),
+        ({"aggregator": {}}, "aggregator={} .*expected a text"),
+        (
+            {"attack": "scale:2", "malicious_clients": 0.5},
+            "malicious_cli.*=0.5 .*a text",
+        ),
+        (
+            {"client_optimizer": ["sgd"]},
+            r"client_optimizer=\['sgd'\] .*one of sgd, adam",
+        ),
+        (
+            {"runtime": "in-process"},
+            "runtime='in-process' .*one of in_process, native, r",
+        ),
+        ({"data": "real"}, "data='real' .*one of auto, tff, generated"),
+        ({"resume": "no"}, "resume='no' .*one of True, False"),
+        (
+            {"modules": "fed_yogi"},
+            r"modules='fed_yogi' .*a list, such as \['fed_yogi'\]",
+        ),
+        ({"ray_worker_resources": "CPU:2"}, r"resources='CPU:2' .*such as \['CPU:2'\]"),
         (
             {"runtime": "native", "runtime_devices": ["CPU:0"]},
             "runtime_devices='CPU:0'",
@@ -171,6 +192,41 @@ def test_bad_settings_are_refused_before_anything_runs(settings, message, tmp_pa
     with pytest.raises(HyperparameterError, match=message):
         experiments.run("fedavg", "adult", output_dir=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "task", "message"),
+    [
+        (3, "adult", "algo=3 is not valid: expected a name or a Recipe"),
+        (
+            "fedavg",
+            None,
+            "task=None is not valid: expected a name or a Task or a TaskEn",
+        ),
+    ],
+)
+def test_algorithms_and_tasks_are_names_or_what_these_stand_for(algo, task, message):
+    with pytest.raises(HyperparameterError, match=message):
+        experiments.run(algo, task)
+
+
+def test_an_initial_model_may_be_a_path(result, tmp_path):
+    again = experiments.run(
+        "fedavg",
+        "adult",
+        data="generated",
+        output_dir=tmp_path,
+        initial_model=result.spec.output_dir,
+        total_rounds=0,
+        eval_clients=1,
+        personalization_epochs=0,
+    )
+    for found, start in zip(
+        tf.nest.flatten(again.weights), tf.nest.flatten(result.weights), strict=True
+    ):
+        np.testing.assert_array_equal(found, start)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hyperparameters"]["initial_model"] == str(result.spec.output_dir)
 
 
 def test_more_clients_than_there_are_leave_no_folder(monkeypatch, tmp_path, capfd):

@@ -167,8 +167,8 @@ def check_config(
         )
     if config.get(FINGERPRINT, "") != fingerprint:
         raise ResumeError(
-            f"{directory} holds a run on other data: the examples, or what became of "
-            "them, have changed since; choose another --output_dir."
+            f"{directory} holds a run on other data: the examples, what became of them, "
+            "or the layers of their Keras model have changed since; choose another --output_dir."
         )
     return True
 

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 import tensorflow_federated as tff
@@ -38,6 +38,7 @@ from tff_algos.experiments.settings import check_momentum
 from tff_algos.hyperparameters import (
     HyperparameterError,
     UnusableHyperparameterError,
+    check_list,
     declared,
 )
 from tff_algos.messages import shown
@@ -54,6 +55,17 @@ _OF_RUNTIME = {
     "ray_workers": "ray",
     "ray_worker_resources": "ray",
 }
+
+
+def _check_choice(launch: Any, field: attrs.Attribute, value: Any) -> None:
+    choices = (True, False) if field.type is bool else get_args(field.type)
+    if value not in choices:
+        expected = f"one of {', '.join(map(str, choices))}"
+        raise HyperparameterError(field.name, value, expected)
+
+
+def _check_names(launch: Any, field: attrs.Attribute, value: Any) -> None:
+    check_list(field.name, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -74,15 +86,19 @@ class Launch:
       command: What config.json records as the run's origin.
     """
 
-    data: Literal["auto", "tff", "generated"] = "auto"
+    data: Literal["auto", "tff", "generated"] = attrs.field(
+        default="auto", validator=_check_choice
+    )
     cache_dir: str | None = None
     output_dir: str | pathlib.Path | None = None
-    resume: bool = True
-    runtime: Runtime = "in_process"
+    resume: bool = attrs.field(default=True, validator=_check_choice)
+    runtime: Runtime = attrs.field(default="in_process", validator=_check_choice)
     runtime_devices: Sequence[str] | None = None
     ray_address: str | None = None
     ray_workers: int | None = None
-    ray_worker_resources: Sequence[str] | None = None
+    ray_worker_resources: Sequence[str] | None = attrs.field(
+        default=None, validator=_check_names
+    )
     command: Any = None
 
 
@@ -140,6 +156,7 @@ def run(
       TaskError: If there is no such task, or it cannot be made as asked.
       RunError: If the run cannot start or go on.
     """
+    check_list("modules", modules)
     choices = plugins.load(modules)
     launch = Launch(
         data=data,
@@ -156,6 +173,13 @@ def run(
     recipe = catalog.get(algo, choices.algorithms) if isinstance(algo, str) else algo
     if isinstance(task, str):
         task = tasks.get(task, choices.tasks)
+    for name, value, kinds in (
+        ("algo", recipe, (Recipe,)),
+        ("task", task, (Task, TaskEntry)),
+    ):
+        if not isinstance(value, kinds):
+            what = " or a ".join(kind.__name__ for kind in kinds)
+            raise HyperparameterError(name, value, f"a name or a {what}")
     set_context(launch)
     spec = with_folder(build_spec(recipe, task, settings, launch), launch)
     return runner.run(spec)

@@ -11,6 +11,7 @@ from tff_algos.experiments import compare as compare_runs
 from tff_algos.experiments import results_folder
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.errors import FolderInUseError, RunError
+from tff_algos.hyperparameters import HyperparameterError
 
 
 @pytest.fixture
@@ -104,6 +105,35 @@ def test_a_folder_is_one_comparisons_at_a_time(program, tmp_path):
 
 @pytest.mark.parametrize("name", ["seeds", "jobs"])
 def test_counts_below_one_are_errors(program, name):
-    expected = re.escape(f"{name}=0: expected an integer >= 1.")
-    with pytest.raises(RunError, match=expected):
-        compare_runs("fedavg", task="mnist", **{name: 0})
+    for value in (0, 1.5, "3"):
+        expected = re.escape(f"{name}={value!r}: expected an integer >= 1.")
+        with pytest.raises(RunError, match=expected):
+            compare_runs("fedavg", task="mnist", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("contenders", "settings", "message"),
+    [
+        (
+            [["fedavg", "scaffold"]],
+            {},
+            r"\['fedavg', 'scaffold'\] is no contender: expect",
+        ),
+        (["fedavg"], {"task": 3}, "task=3: expected a name; runs of a comparison are"),
+        (
+            ["fedavg"],
+            {"columns": "seconds"},
+            r"columns='seconds' .*a list, such as \['se",
+        ),
+        (
+            ["fedavg"],
+            {"modules": "fed_yogi"},
+            r"modules='fed_yogi' .*such as \['fed_yogi",
+        ),
+        (["fedavg"], {"grid": {"q": 0.1}}, "grid: q=0.1, expected a list of values"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(program, contenders, settings, message):
+    with pytest.raises((RunError, HyperparameterError), match=message):
+        compare_runs(*contenders, **{"task": "mnist", **settings})
+    assert not program.calls

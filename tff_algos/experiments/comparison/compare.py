@@ -3,14 +3,17 @@
 import contextlib
 import csv
 import io
+import numbers
+import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import matplotlib.figure
 
+from tff_algos import messages
 from tff_algos.experiments import plugins, results_folder, run_flags
 from tff_algos.experiments.comparison import checks, figures, page, report
 from tff_algos.experiments.comparison.columns import (
@@ -32,7 +35,7 @@ from tff_algos.experiments.comparison.runs import (
     make_runs,
     tell_failure,
 )
-from tff_algos.hyperparameters import NONE
+from tff_algos.hyperparameters import NONE, check_list
 
 
 @attrs.frozen(kw_only=True)
@@ -69,7 +72,7 @@ class Comparison:
 
 
 def compare(
-    *contenders: str,
+    *contenders: str | os.PathLike[str],
     seeds: int = 3,
     grid: Mapping[str, Sequence[Any]] | None = None,
     columns: Sequence[str] = (),
@@ -104,13 +107,26 @@ def compare(
       HyperparameterError: If a setting is invalid.
       RunError: If there is no such algorithm or task.
     """
+    for contender in contenders:
+        if not isinstance(contender, str | os.PathLike):
+            raise ComparisonError(
+                f"{messages.shown(contender)} is no contender: expected names of "
+                "algorithms, flag files or folders of runs, one by one."
+            )
+    if "task" in settings and not isinstance(settings["task"], str):
+        raise ComparisonError(
+            f"task={messages.shown(settings['task'])}: expected a name; runs of a "
+            "comparison are other processes, which load the task themselves (modules=)."
+        )
+    check_list("columns", columns)
+    check_list("modules", modules)
+    contenders = tuple(map(os.fspath, contenders))
     common = [f"--{name}={_text(value)}" for name, value in settings.items()]
     common += [f"--module={name}" for name in modules]
     axes = [_axis(name, values) for name, values in (grid or {}).items()]
-    if seeds < 1:
-        raise ComparisonError(f"seeds={seeds}: expected an integer >= 1.")
-    if jobs < 1:
-        raise ComparisonError(f"jobs={jobs}: expected an integer >= 1.")
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
+        if not isinstance(value, numbers.Integral) or value < 1:
+            raise ComparisonError(f"{name}={value!r}: expected an integer >= 1.")
     what = run_flags.declared(tuple(modules))
     rows = make_rows(contenders, common, axes, what)
     wanted = [parse_column(name) for name in columns]
@@ -128,6 +144,8 @@ def _text(value: Any) -> str:
 
 def _axis(name: str, values: Sequence[Any]) -> str:
     """Returns an axis of a grid; values with commas are quoted."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise ComparisonError(f"grid: {name}={values!r}, expected a list of values.")
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(map(_text, values))
     return f"{name}={line.getvalue()}"
