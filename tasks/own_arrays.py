@@ -26,11 +26,15 @@ def checked_features(features: Any, name: str) -> np.ndarray:
       TaskError: If they are not numbers of such a shape, or not finite.
     """
     _refuse_masked(features, "features", name)
-    found = np.asarray(features)
-    if found.dtype.kind not in "biuf":
+    try:
+        found = np.asarray(features)
+    except ValueError as error:
         raise TaskError(
-            f"{name}: features are of type {found.dtype}, expected real numbers."
-        )
+            f"{name}: features are no array: {messages.one_line(error)}"
+        ) from error
+    if found.dtype.kind not in "biuf":
+        what = type(features).__name__ if found.ndim == 0 else found.dtype
+        raise TaskError(f"{name}: features are of type {what}, expected real numbers.")
     if found.ndim not in (2, 3, 4) or 0 in found.shape[1:]:
         raise TaskError(
             f"{name}: features have shape {list(found.shape)}, expected [n, features], "

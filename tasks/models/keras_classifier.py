@@ -164,7 +164,9 @@ def _check(
     for each in keras_model.submodules:
         if not isinstance(each, tf_keras.layers.Layer):
             continue
-        if isinstance(each, tf_keras.layers.BatchNormalization):
+        # A frozen one normalizes by its moving statistics, which then stay as they are.
+        is_normalization = isinstance(each, tf_keras.layers.BatchNormalization)
+        if is_normalization and each.trainable:
             raise KerasModelError(
                 f"the layer {each.name} is a batch normalization, expected layers that "
                 "change weights by gradients alone, such as GroupNormalization"

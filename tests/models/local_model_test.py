@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+import tff_algos
 from tests.testing import block_problems
 from tests.testing.one_client import CLIENT, MODEL, START, vector, weights_at
 from tests.testing.three_classes import model_of
@@ -103,3 +105,19 @@ def test_a_model_of_too_few_blocks_is_refused():
 def test_what_is_no_model_says_of_which_argument(model, message):
     with pytest.raises(TypeError, match=message):
         local_model.is_functional(model)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "return a .*VariableModel, found <class 'NoneType'>.$"),
+        (
+            tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]),
+            "found .*Sequential'>. Tip: a function that calls .*from_keras_model",
+        ),
+    ],
+)
+def test_functions_return_variable_models(returned, message):
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    with pytest.raises(TypeError, match=message):
+        tff_algos.build_fed_avg(lambda: returned, sgd)

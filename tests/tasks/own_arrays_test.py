@@ -17,6 +17,8 @@ def test_features_become_float32_and_images_keep_their_bytes():
     ("features", "message"),
     [
         (np.array([["a"]]), "d: features are of type <U1, expected real numbers"),
+        (None, "d: features are of type NoneType, expected real numbers"),
+        ([[1, 2], [3]], "d: features are no array: .*inhomogeneous shape"),
         (np.array([[1j]]), "d: features are of type complex128, expected real numbers"),
         (
             np.zeros((2, 3, 28, 28), np.uint8),

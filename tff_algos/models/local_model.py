@@ -312,14 +312,39 @@ def is_functional(model: ModelOrFn) -> bool:
     if isinstance(model, tff.learning.models.FunctionalModel):
         return True
     # Keras' models can be called as well.
-    is_keras = hasattr(type(model), "trainable_weights")
-    if callable(model) and not is_keras:
+    if callable(model) and not _is_keras(model):
         return False
-    tip = " Tip: a function that calls tff.learning.models.from_keras_model." * is_keras
     raise TypeError(
         "Expected model_fn to be a tff.learning.models.FunctionalModel or a no-argument "
         "function that returns a tff.learning.models.VariableModel, found "
-        f"{type(model)}.{tip}"
+        f"{type(model)}.{_tip(model)}"
+    )
+
+
+def _is_keras(model: Any) -> bool:
+    return hasattr(type(model), "trainable_weights")
+
+
+def _tip(model: Any) -> str:
+    if not _is_keras(model):
+        return ""
+    return " Tip: a function that calls tff.learning.models.from_keras_model."
+
+
+def _call(
+    model_fn: Callable[[], tff.learning.models.VariableModel],
+) -> tff.learning.models.VariableModel:
+    """Returns the model that a function returns.
+
+    Raises:
+      TypeError: If it returns something else.
+    """
+    model = model_fn()
+    if isinstance(model, tff.learning.models.VariableModel):
+        return model
+    raise TypeError(
+        "Expected model_fn to return a tff.learning.models.VariableModel, found "
+        f"{type(model)}.{_tip(model)}"
     )
 
 
@@ -329,7 +354,7 @@ def create(model: ModelOrFn) -> LocalModel:
         return BlockLocalModel(model)
     if is_functional(model):
         return _FunctionalLocalModel(model)
-    return VariableLocalModel(model())
+    return VariableLocalModel(_call(model))
 
 
 def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel:
@@ -360,7 +385,7 @@ def statistics_of(model: ModelOrFn) -> tuple[bool, ...]:
     if is_functional(model):
         return (False,) * len(tf.nest.flatten(model.initial_weights[1]))
     with tf.Graph().as_default():
-        return changed_in_training(model())
+        return changed_in_training(_call(model))
 
 
 def _input_spec(model: ModelOrFn) -> Any:
@@ -368,7 +393,7 @@ def _input_spec(model: ModelOrFn) -> Any:
         return model.input_spec
     # A separate graph keeps the model's variables out of the caller's graph.
     with tf.Graph().as_default():
-        return model().input_spec
+        return _call(model).input_spec
 
 
 def data_type(model: ModelOrFn) -> tff.Type:
@@ -387,7 +412,7 @@ def build_initial_weights_computation(model: ModelOrFn) -> tff.Computation:
                 tuple(tf.convert_to_tensor(weight) for weight in trainable),
                 tuple(tf.convert_to_tensor(weight) for weight in non_trainable),
             )
-        return tff.learning.models.ModelWeights.from_model(model())
+        return tff.learning.models.ModelWeights.from_model(_call(model))
 
     return initial_weights
 
@@ -420,7 +445,7 @@ def build_metrics_aggregation(
     if is_functional(model):
         return aggregator(model.finalize_metrics)
     with tf.Graph().as_default():
-        return aggregator(model().metric_finalizers())
+        return aggregator(_call(model).metric_finalizers())
 
 
 def flatten(weights: tff.learning.models.ModelWeights) -> Weights:
