@@ -235,15 +235,15 @@ class Hyperparameter:
             return self._checked_words(value)
         return self._checked_text(value)
 
-    def _checked_text(self, value: Any) -> str:
+    def _checked_text(self, value: Any) -> str | Sequence[str]:
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
         if self.choices and text not in self.choices:
             expected = f"one of {', '.join(self.choices)}"
             raise HyperparameterError(self.name, value, expected)
-        if not isinstance(text, str):
-            raise HyperparameterError(self.name, value, "a text")
         if self.check is not None:
             self.check(text)
+        elif not isinstance(text, str | list | tuple):
+            raise HyperparameterError(self.name, value, "a text")
         return text
 
     def _checked_number(self, value: Any) -> int | float:

@@ -161,8 +161,14 @@ def test_runs_of_one_second_have_folders_of_their_own(monkeypatch, tmp_path):
         ({"proximal": 1}, r"nothing has it; did you mean proximal_strength\?$"),
         ({"mu": 1}, r"nothing has it\.$"),
         ({"client_learning_rate": "x"}, "client_learning_rate='x' .*a number > 0"),
-        ({"attack": 3}, "attack=3 .*expected a text"),
-        ({"aggregator": {}}, "aggregator={} .*expected a text"),
+        ({"attack": 3}, "attack=3 .*expected .*bias:VALUE"),
+        ({"aggregator": {}}, "aggregator={} .*expected one of median"),
+        ({"compression": 3}, "compression=3 .*expected one of quantize:BITS"),
+        ({"initial_model": 3}, "initial_model=3 .*expected a text"),
+        (
+            {"attack": "scale:2", "malicious_clients": ["9"]},
+            r"malicious_clients=\['9'\] .*a share in \(0, 1\] or ids out of phd, non_phd",
+        ),
         (
             {"attack": "scale:2", "malicious_clients": 0.5},
             "malicious_cli.*=0.5 .*a text",

@@ -32,7 +32,7 @@ def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | No
     """
     if text is None:
         return None
-    name, _, value = text.partition(":")
+    name, _, value = str(text).partition(":")
     try:
         return _SUMS[name](value)
     except (KeyError, ValueError) as error:

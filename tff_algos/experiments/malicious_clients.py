@@ -93,7 +93,7 @@ def parse(text: str) -> tuple[str, float]:
     Raises:
       HyperparameterError: If the kind is unknown or the value is not a finite number.
     """
-    kind, _, number = text.partition(":")
+    kind, _, number = str(text).partition(":")
     try:
         value = float(number)
     except ValueError:
@@ -103,18 +103,21 @@ def parse(text: str) -> tuple[str, float]:
     return kind, value
 
 
-def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> list[str]:
+def choose_clients(
+    text: str | Sequence[str] | None, client_ids: Sequence[str], seed: int
+) -> list[str]:
     """Returns the malicious clients specified by `--malicious_clients`.
 
     Args:
-      text: Ids, a share, or None for one client.
+      text: Ids (a list, or separated by commas), a share, or None for one client.
       client_ids: All training clients.
       seed: Seed for drawing clients that are not named.
 
     Raises:
       HyperparameterError: If there is no such client, or the share is out of range.
     """
-    named = [] if text is None else list(dict.fromkeys(text.split(",")))
+    listed = text.split(",") if isinstance(text, str) else text or []
+    named = list(dict.fromkeys(listed))
     if named and all(name in set(client_ids) for name in named):
         return named
     count = 1 if text is None else _count(text, client_ids)
@@ -126,7 +129,7 @@ def choose_clients(text: str | None, client_ids: Sequence[str], seed: int) -> li
 def _count(text: str, client_ids: Sequence[str]) -> int:
     try:
         share = float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         share = np.nan
     if not 0 < share <= 1:
         raise HyperparameterError(

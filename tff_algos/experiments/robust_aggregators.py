@@ -68,10 +68,10 @@ def build(
     mean = tff.aggregators.MeanFactory(sum_factory)
     if text is None:
         return None if sum_factory is None else mean
-    if text in _AROUND_MEAN:
-        return _AROUND_MEAN[text](mean)
-    name, colon, value = text.partition(":")
+    name, colon, value = str(text).partition(":")
     try:
+        if name in _AROUND_MEAN and not colon:
+            return _AROUND_MEAN[name](mean)
         if colon:
             return _WITH_VALUE[name](value)
         return _WITHOUT_VALUE[name]()
