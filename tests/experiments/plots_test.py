@@ -24,6 +24,14 @@ def test_a_round_without_a_loss_is_a_gap(figures, tmp_path):
     assert line.get_marker() == "o"
 
 
+def test_a_legend_names_the_curves_that_there_are(figures, tmp_path):
+    rows = [{"round": number, "train/loss": 1.0} for number in (1, 2)]
+    plots.draw_all(rows, [], "title", tmp_path)
+    (legend,) = figures["learning_curves.png"].legends
+    (text,) = legend.get_texts()
+    assert text.get_text() == "training clients, as they train"
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

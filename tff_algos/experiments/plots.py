@@ -41,7 +41,6 @@ _CURVES = types.MappingProxyType(
         "personalization_seen/personalized_{}": "training clients, personalized models",
     }
 )
-_ALWAYS = ("train/{}", "eval/{}")
 _MOST_MARKERS = 60  # of a curve: more of them hide it
 # Values that span as much are shown on a logarithmic axis.
 _DECADES = 100.0
@@ -82,7 +81,7 @@ def learning_curves(
         shown: list[float] = []
         for column, label in _CURVES.items():
             rounds, values = _series(rows, column.format(metric))
-            if not rounds and column not in _ALWAYS:
+            if not rounds:
                 continue
             shown += values
             # An isolated point needs a marker to be visible.
@@ -97,8 +96,10 @@ def learning_curves(
         else:
             axis.set_yscale(scale_of(shown))
         _mark_stages(axis, rows)
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    drawn = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+    handles = [drawn[label] for label in _CURVES.values() if label in drawn]
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=2)
     figure.suptitle(wrapped(title, figure.get_figwidth()))
     return figure
 
