@@ -174,7 +174,7 @@ def _importing_tff() -> Iterator[None]:
 
 
 def _allow_deep_messages() -> None:
-    """Lets protocol buffers nest beyond 100 levels, as in those that TFF was made for.
+    """Lets protocol buffers nest deeper than 100 levels, today's limit.
 
     Computations of nested aggregators do, such as `tff.learning.ddp_secure_aggregator`'s.
     """

@@ -57,7 +57,8 @@ def build(
                 keras_model, loss, input_spec
             )
             variables = _variables_of_clones(keras_model)
-    except (KerasFunctionalModelError, ValueError) as error:
+    # Keras cannot clone layers of one's own that do not say how to make them again.
+    except (KerasFunctionalModelError, NotImplementedError, ValueError) as error:
         raise KerasModelError(messages.one_line(error)) from error
 
     @tf.function(autograph=False)
@@ -161,9 +162,17 @@ def _check(
         )
     if not keras_model.trainable_variables:
         raise KerasModelError("the model has no weights that are trainable")
-    for each in keras_model.submodules:
-        if not isinstance(each, tf_keras.layers.Layer):
-            continue
+    _check_layers(_all_layers(keras_model))
+
+
+def _all_layers(keras_model: tf_keras.Model) -> list[tf_keras.layers.Layer]:
+    """Returns the layers of a model, and of the models and layers inside of it."""
+    modules = keras_model.submodules
+    return [each for each in modules if isinstance(each, tf_keras.layers.Layer)]
+
+
+def _check_layers(layers: Sequence[tf_keras.layers.Layer]) -> None:
+    for each in layers:
         # A frozen one normalizes by its moving statistics, which then stay as they are.
         is_normalization = isinstance(each, tf_keras.layers.BatchNormalization)
         if is_normalization and each.trainable:
@@ -188,6 +197,7 @@ def _ignored(layer: tf_keras.layers.Layer) -> str | None:
     try:
         config = layer.get_config()
     except NotImplementedError:
+        # Only layers inside of another, which makes them again, may lack it.
         return None
     return next(
         (
@@ -204,9 +214,8 @@ def architecture(keras_model: tf_keras.Model) -> str:
 
     Keras numbers layers as long as a process lives, so their names are replaced.
     """
-    layers = (keras_model, *keras_model.submodules)
-    names = [each.name for each in layers if isinstance(each, tf_keras.layers.Layer)]
-    numbers = {name: f"layer {number}" for number, name in enumerate(names)}
+    layers = [keras_model, *_all_layers(keras_model)]
+    numbers = {each.name: f"layer {number}" for number, each in enumerate(layers)}
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):

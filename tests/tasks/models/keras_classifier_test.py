@@ -24,6 +24,17 @@ def _sequential(*last):
     )
 
 
+class _Scaled(layers.Layer):
+    """A layer that does not say how to make it again."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, inputs):
+        return inputs * self.factor
+
+
 def _of_two_inputs():
     inputs = [tf_keras.Input((6,)), tf_keras.Input((6,))]
     return tf_keras.Model(inputs, layers.Dense(2)(layers.Add()(inputs)))
@@ -210,6 +221,10 @@ def test_a_model_of_float64_weights_trains(tmp_path):
         (
             _sequential(layers.Dense(2, bias_constraint="non_neg")),
             "has a bias_constraint, expected none",
+        ),
+        (
+            _sequential(_Scaled(2.0), layers.Dense(2)),
+            "with arguments .* must override `get_config`",
         ),
         (_frozen(0, 1, 2), "no weights that are trainable"),
         (_of_two_inputs(), r"takes several tensors, expected \[n, 6\]"),
