@@ -238,7 +238,9 @@ def with_usual_rows(layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf
         if usual == count:
             return layer(x)
     outputs = layer(tf.pad(x, [[0, 0], [0, usual - count], [0, 0]]))
-    return tf.slice(outputs, [0, 0, 0], [-1, count, -1])
+    first = tf.slice(outputs, [0, 0, 0], [-1, count, -1])
+    first.set_shape([outputs.shape[0], x.shape[1], outputs.shape[2]])
+    return first
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tensor:

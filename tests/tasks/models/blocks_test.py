@@ -48,7 +48,7 @@ def _built(name):
 
 def _close(got, expected):
     tf.nest.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
         got,
         expected,
     )
