@@ -161,15 +161,16 @@ def whole_numbers_or_words(
 def _as_numbers(labels: np.ndarray) -> np.ndarray:
     """Returns labels as numbers if all of them are numbers, otherwise unchanged.
 
-    Numbers with leading zeros or underscores, or too large to be exact in float64, are
-    words.
+    Numbers with leading zeros, underscores or exponents, or too large to be exact in
+    float64, are words.
     """
     try:
         numbers = labels.astype(np.float64)
     except ValueError:
         return labels
-    # Python reads 1_1 and 11 as the same number.
-    joined = np.char.find(labels, "_") >= 0
+    # Python reads 1_1 and 11 as the same number, and 1e1 and 10.
+    written = np.char.lower(labels)
+    joined = (np.char.find(written, "_") >= 0) | (np.char.find(written, "e") >= 0)
     padded = np.char.startswith(np.char.lstrip(labels, "+-"), "0") & (
         np.char.str_len(np.char.partition(np.char.lstrip(labels, "+-"), ".")[:, 0]) > 1
     )

@@ -267,7 +267,10 @@ def _refuse_nameless(table: Table) -> None:
 
 def listed(names: Iterable[str]) -> str:
     """Returns names separated by commas; of many, the first."""
-    names = [messages.shortened(name, 40) or "''" for name in names]
+    names = [
+        f'"{short}"' if "," in short else short or "''"
+        for short in (messages.shortened(name, 40) for name in names)
+    ]
     more = f", and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(names[:_MAX_SHOWN]) + more
 

@@ -1,5 +1,6 @@
 """Own data without code: `--task=csv:FILE`, `npz:FILE` and `folder:DIR`."""
 
+import csv
 import functools
 import pathlib
 import types
@@ -66,8 +67,8 @@ class CsvOptions(OwnOptions):
     Attributes:
       label: The column of the classes, words or whole numbers.
       client_column: The column that names each row's client.
-      features: Columns to learn from, separated by commas; by default all
-        others.
+      features: Columns to learn from, separated by commas, with double quotes around
+        a name that has one; by default all others.
       categories: Feature columns of words, separated by commas; each value becomes a
         feature of 0 and 1.
     """
@@ -124,9 +125,14 @@ def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
 
 
 def _names(argument: str, options: CsvOptions) -> tuple[str, ...]:
-    """Returns columns' names: of a flag by commas; Python may also pass a list."""
+    """Returns columns' names: of a flag as in a CSV file's line, or of a list."""
     value = getattr(options, argument) or ()
-    value = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str):
+        try:
+            (value,) = csv.reader([value], skipinitialspace=True)
+        except csv.Error as error:
+            expected = "columns' names separated by commas"
+            raise HyperparameterError(argument, value, expected) from error
     return own_table.names(argument, value)
 
 

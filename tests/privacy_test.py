@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
+from absl import logging
 
 from tff_algos import privacy
 from tff_algos.privacy import NoisyRounds
@@ -73,6 +74,16 @@ def test_the_noise_for_a_target_reaches_it(sampling):
     found = NoisyRounds(noise_multiplier=noise, **ROUNDS, sampling=sampling)
     assert found.epsilon(100, 1e-5) == pytest.approx(8.0, rel=1e-2)
     assert found.epsilon(100, 1e-5) <= 8.0 + 1e-6
+
+
+def test_orders_that_the_accountant_leaves_out_are_no_news(caplog):
+    """Its series of small fractional orders do not converge for these rates."""
+    sampled = {"num_clients": 90, "clients_per_round": 20, "sampling": "poisson"}
+    assert NoisyRounds(noise_multiplier=1.0, **sampled).epsilon(30, 1e-5) > 1
+    privacy.noise_multiplier_for(8.0, 1e-5, 30, **sampled)
+    assert not caplog.records
+    logging.warning("Others stay.")
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

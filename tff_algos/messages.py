@@ -48,5 +48,6 @@ def one_line(error: BaseException) -> str:
         # "... {{node y}} REASON" or "... with iterator: Z: REASON" only REASON.
         text = text.partition("[[")[0].strip().rpartition("\n")[2]
         text = re.sub(r".*(\}\} |with iterator: \S+: )", "", text)
+        text = re.sub(r" \[Op:\w+\]", "", text)
     text = " ".join((text or str(error)).split())
     return shortened(text or type(error).__name__, _MAX_REASON)

@@ -14,9 +14,13 @@ sampled decides what it says:
   which holds for every sample as well: the smaller one counts.
 """
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import dp_accounting
+from absl import logging as absl_logging
 from dp_accounting import rdp
 
 from tff_algos.hyperparameters import (
@@ -86,7 +90,8 @@ class NoisyRounds:
         self, event: dp_accounting.DpEvent, num_rounds: int, delta: float
     ) -> float:
         accountant = self._accountant()
-        accountant.compose(event, num_rounds)
+        with _without_warnings():
+            accountant.compose(event, num_rounds)
         return float(accountant.get_epsilon(delta))
 
     def _accountant(self) -> dp_accounting.PrivacyAccountant:
@@ -168,4 +173,23 @@ def noise_multiplier_for(
             tol=1e-4,
         )
 
-    return min(map(calibrated, reaching))
+    with _without_warnings():
+        return min(map(calibrated, reaching))
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silences the accountant about orders for which its series do not converge.
+
+    It leaves them out, which is valid: each order gives an upper bound of epsilon.
+    """
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return "failed to converge" not in record.getMessage()
+
+    logger = absl_logging.get_absl_logger()
+    logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_shown)

@@ -135,9 +135,11 @@ def test_a_checkpoints_model_is_that_of_its_round(result, tmp_path, x):
     assert names == ["round_4.npz", "round_5.npz", "saved_model", "weights.npz"]
     with pytest.raises(
         model_files.ModelFileError,
-        match="no model after round 2: .*rounds with a checkpoint: 4, 5",
+        match=r"no model after round 2; rounds with a checkpoint: 4, 5\.",
     ):
         experiments.load_model(folder, round_num=2)
+    with pytest.raises(model_files.ModelFileError, match="after round '4'; rounds"):
+        experiments.load_model(folder, round_num="4")
 
 
 def test_a_stopped_run_has_the_model_of_its_last_checkpoint(result, tmp_path, x):

@@ -50,6 +50,19 @@ def test_a_csv_file_becomes_a_task_titled_by_its_name(folder):
     assert task.encoding["features"] == ["dose", "sex=f", "sex=m"]
 
 
+def test_a_column_whose_name_has_a_comma_is_written_as_in_the_file(tmp_path):
+    rows = "".join(f"{n},{n % 3},{n % 2}\n" for n in range(20))
+    (tmp_path / "q.csv").write_text(f'"income, net",age,label\n{rows}')
+    task = _load(
+        f"csv:{tmp_path}/q.csv", features='age, "income, net"', partition="iid:2"
+    )
+    assert task.encoding["features"] == ["age", "income, net"]
+    with pytest.raises(
+        ValueError, match='features=.income. .*: "income, net", age, label'
+    ):
+        _load(f"csv:{tmp_path}/q.csv", features="income, net")
+
+
 def test_an_npz_file_becomes_a_task(folder):
     task = _load(f"npz:{folder}/arrays.npz", client_column="who", model="cnn")
     assert task.train_client_ids == ("0", "1", "2", "3")

@@ -338,11 +338,14 @@ def load_model(
         round_num = max(rounds)
     path = final if round_num is None else rounds.get(round_num)
     if path is None or not path.exists():
+        if not rounds and not final.exists():
+            raise ModelFileError(
+                f"{folder} holds no model: expected the folder of a run."
+            )
         there = ", ".join(map(str, sorted(rounds))) or "none"
-        wanted = "" if round_num is None else f" after round {round_num}"
         raise ModelFileError(
-            f"{folder} holds no model{wanted}: expected the folder of a run; rounds "
-            f"with a checkpoint: {there}."
+            f"{folder} holds no model after round {round_num!r}; rounds with a "
+            f"checkpoint: {there}."
         )
     try:
         config = json.loads((folder / files.CONFIG_FILE).read_text())
