@@ -8,13 +8,14 @@ from tests.testing import tiny_task
 from tff_algos.experiments import console, declarations, launch
 from tff_algos.experiments.catalog import get
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.run_spec import RunResult
 
 
 @pytest.fixture
 def spec(tmp_path):
     settings = {"total_rounds": 0, "eval_clients": 2, "clients_per_round": 2}
-    launched = launch.Launch(output_dir=tmp_path / "run")
+    launched = Launch(output_dir=tmp_path / "run")
     return launch.build_spec(get("fedavg"), tiny_task.make(), settings, launched)
 
 

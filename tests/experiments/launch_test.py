@@ -13,7 +13,7 @@ from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
 from tff_algos.experiments import catalog, declarations, launch
 from tff_algos.experiments.errors import CohortSizeError
-from tff_algos.experiments.launch import Launch
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError, record
 
@@ -306,45 +306,6 @@ def test_momentum_of_fine_tuning_needs_sgd():
             personalization_optimizer="adam",
             personalization_momentum=0.5,
         )
-
-
-def test_devices_are_the_in_process_runtimes_alone():
-    with pytest.raises(HyperparameterError, match="runtime_devices='CPU:0,CPU:1'"):
-        launch.set_context(Launch(runtime="native", runtime_devices=["CPU:0", "CPU:1"]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"ray_workers": 2},
-            "ray_workers=2 .* with .*=in_process: it belongs to .*=ray",
-        ),
-        ({"runtime": "native", "ray_address": "a:1"}, "ray_address='a:1' .*=native"),
-        (
-            {"runtime": "ray", "runtime_devices": ["CPU:0"]},
-            "runtime_devices='CPU:0' cannot be used with --runtime=ray",
-        ),
-        ({"runtime": "ray", "ray_workers": 0}, "ray_workers=0 .*an integer >= 1"),
-        (
-            {"runtime": "ray", "ray_worker_resources": ["GPU"]},
-            "ray_worker_resources='GPU' .*list of NAME:AMOUNT",
-        ),
-        (
-            {"runtime": "ray", "ray_worker_resources": ["CPU:1", "GPU:-1"]},
-            "ray_worker_resources='GPU:-1'",
-        ),
-    ],
-)
-def test_bad_settings_of_ray_are_refused_before_it_starts(settings, message):
-    with pytest.raises(HyperparameterError, match=message):
-        launch.set_context(Launch(**settings))
-
-
-def test_amounts_of_resources_are_numbers():
-    found = launch._worker_resources(["CPU:0.5", "GPU:1"])
-    assert found == {"CPU": 0.5, "GPU": 1.0}
-    assert launch._worker_resources(None) is None
 
 
 @pytest.mark.parametrize(

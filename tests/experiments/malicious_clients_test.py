@@ -12,7 +12,7 @@ from tests.testing import tiny_task
 from tests.testing.speed import some_fast
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import catalog, cohorts, launch, malicious_clients
-from tff_algos.experiments.launch import Launch
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.run_spec import RunOptions
 from tff_algos.experiments.stage import Stage
 from tff_algos.hyperparameters import HyperparameterError

@@ -6,13 +6,14 @@ import pytest
 
 from tests.testing import tiny_task
 from tff_algos.experiments import catalog, launch, outlook
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.progress import Progress
 
 
 @pytest.fixture
 def make_spec(tmp_path):
     def make(algo, **settings):
-        launched = launch.Launch(output_dir=tmp_path)
+        launched = Launch(output_dir=tmp_path)
         return launch.build_spec(
             catalog.get(algo), tiny_task.make(), settings, launched
         )

@@ -18,6 +18,7 @@ from tff_algos.experiments import (
     private_aggregators,
     report,
 )
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.private_aggregators import Guarantee
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.privacy import NoisyRounds
@@ -188,7 +189,7 @@ def test_what_an_earlier_run_on_the_same_data_revealed_is_not_counted(result):
     with pytest.raises(HyperparameterError, match="initial_model=.*other data.*--dp"):
         experiments.run("fedavg", TASK, **settings)
     other = attrs.evolve(TASK, name="other")
-    spec = launch.build_spec(catalog.get("fedavg"), other, settings, launch.Launch())
+    spec = launch.build_spec(catalog.get("fedavg"), other, settings, Launch())
     start = spec.initial_weights.trainable[0]
     np.testing.assert_array_equal(start, result.weights.trainable[0])
 

@@ -145,7 +145,7 @@ def _answer() -> int:
 def _run(settings: Mapping[str, Any]) -> int:
     print("loading TensorFlow and the task", file=sys.stderr, flush=True)
     from tff_algos.experiments import console
-    from tff_algos.experiments.launch import Launch
+    from tff_algos.experiments.launch_options import Launch
 
     if signal.getsignal(signal.SIGINT) is _quit:
         # Until here there was nothing to clean up.

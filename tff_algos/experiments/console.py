@@ -15,13 +15,8 @@ from tff_algos import cpus, execution
 from tff_algos.execution import op_threads
 from tff_algos.experiments import catalog, declarations, plugins, report, runner
 from tff_algos.experiments.errors import RunError
-from tff_algos.experiments.launch import (
-    Launch,
-    build_spec,
-    resolve,
-    set_context,
-    with_folder,
-)
+from tff_algos.experiments.launch import build_spec, resolve, with_folder
+from tff_algos.experiments.launch_options import Launch, set_context
 from tff_algos.experiments.run_spec import RunResult, RunSpec
 
 # TensorFlow's variable for the number of threads within an op.

@@ -2,13 +2,12 @@
 
 import datetime
 import importlib.metadata
-import math
 import pathlib
 import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import attrs
 import tensorflow_federated as tff
@@ -16,7 +15,6 @@ import tensorflow_federated as tff
 import tasks
 from tasks import origin
 from tasks.task import DataOptions, Task, TaskEntry
-from tff_algos import execution
 from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
@@ -32,12 +30,12 @@ from tff_algos.experiments import (
 )
 from tff_algos.experiments.declarations import RUN, Settings, by_user
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.launch_options import Launch, Runtime, set_context
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
 from tff_algos.hyperparameters import (
     HyperparameterError,
-    UnusableHyperparameterError,
     check_list,
     declared,
 )
@@ -46,60 +44,6 @@ from tff_algos.models.untraced import untraced
 from tff_algos.optimizers import build_optimizer
 
 _SOURCE = pathlib.Path(__file__).parents[2]
-
-Runtime = Literal["in_process", "native", "ray"]
-# The settings of one runtime alone.
-_OF_RUNTIME = {
-    "runtime_devices": "in_process",
-    "ray_address": "ray",
-    "ray_workers": "ray",
-    "ray_worker_resources": "ray",
-}
-
-
-def _check_choice(launch: Any, field: attrs.Attribute, value: Any) -> None:
-    choices = (True, False) if field.type is bool else get_args(field.type)
-    if value not in choices:
-        expected = f"one of {', '.join(map(str, choices))}"
-        raise HyperparameterError(field.name, value, expected)
-
-
-def _check_names(launch: Any, field: attrs.Attribute, value: Any) -> None:
-    check_list(field.name, value)
-
-
-@attrs.frozen(kw_only=True)
-class Launch:
-    """Where a run's data come from, where its results go, and what runs it.
-
-    Attributes:
-      data: As in `tasks.task.DataOptions`.
-      cache_dir: As in `tasks.task.DataOptions`.
-      output_dir: The results folder; None for a new one below `runs`.
-      resume: Whether to go on with the run in `output_dir`, if there is one.
-      runtime: What runs TFF computations: this process, TFF's own C++ worker, or this
-        process with the clients in Ray workers.
-      runtime_devices: Devices of the in-process runtime; None for all GPUs, or the CPU.
-      ray_address: The Ray cluster to join; None to start Ray on this machine.
-      ray_workers: The number of Ray workers; None for as many as there is room for.
-      ray_worker_resources: What a Ray worker takes, as "GPU:1"; None for "CPU:1".
-      command: What config.json records as the run's origin.
-    """
-
-    data: Literal["auto", "tff", "generated"] = attrs.field(
-        default="auto", validator=_check_choice
-    )
-    cache_dir: str | None = None
-    output_dir: str | pathlib.Path | None = None
-    resume: bool = attrs.field(default=True, validator=_check_choice)
-    runtime: Runtime = attrs.field(default="in_process", validator=_check_choice)
-    runtime_devices: Sequence[str] | None = None
-    ray_address: str | None = None
-    ray_workers: int | None = None
-    ray_worker_resources: Sequence[str] | None = attrs.field(
-        default=None, validator=_check_names
-    )
-    command: Any = None
 
 
 def run(
@@ -351,62 +295,6 @@ def build_spec(
         initial_weights=initial_weights,
         resume=launch.resume,
     )
-
-
-def set_context(launch: Launch) -> None:
-    """Makes the runtime that was asked for TFF's default.
-
-    Raises:
-      HyperparameterError: If a setting is invalid, or of another runtime.
-      execution.ClusterError: If Ray cannot run what was asked for.
-      execution.UnknownDeviceError: If a device does not exist.
-    """
-    for name, runtime in _OF_RUNTIME.items():
-        value = getattr(launch, name)
-        if value is not None and launch.runtime != runtime:
-            raise UnusableHyperparameterError(
-                name,
-                ",".join(value) if isinstance(value, list | tuple) else value,
-                f"with --runtime={launch.runtime}: it belongs to --runtime={runtime}",
-            )
-    if launch.runtime == "in_process":
-        execution.set_in_process_context(runtime_devices=launch.runtime_devices)
-    elif launch.runtime == "native":
-        execution.set_native_context()
-    else:
-        if launch.ray_workers is not None and launch.ray_workers < 1:
-            raise HyperparameterError(
-                "ray_workers", launch.ray_workers, "an integer >= 1"
-            )
-        execution.set_ray_context(
-            launch.ray_workers,
-            address=launch.ray_address,
-            resources_per_worker=_worker_resources(launch.ray_worker_resources),
-        )
-
-
-def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:
-    """Returns the amounts of resources by name.
-
-    Raises:
-      HyperparameterError: If a text is not NAME:AMOUNT.
-    """
-    if texts is None:
-        return None
-    found = {}
-    for text in texts:
-        name, _, amount = text.partition(":")
-        try:
-            found[name] = float(amount)
-        except ValueError:
-            found[name] = math.nan
-        if not name or not 0 < found[name] < math.inf:
-            raise HyperparameterError(
-                "ray_worker_resources",
-                text,
-                "a list of NAME:AMOUNT, such as CPU:1 or GPU:1, with amounts > 0",
-            )
-    return found or None
 
 
 def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:

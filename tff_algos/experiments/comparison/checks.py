@@ -12,6 +12,7 @@ from tff_algos.experiments.comparison.rows import Row, parse_flags
 from tff_algos.experiments.console import USER_ERRORS
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.plugins import Choices
 from tff_algos.experiments.progress import Progress
 from tff_algos.hyperparameters import HyperparameterError
@@ -63,5 +64,5 @@ def _check(row: Row, what: Declarations, choices: Choices) -> None:
         catalog.get(values.algo, choices.algorithms),
         tasks.get(values.task, choices.tasks),
         run_flags.settings_of(values, what),
-        launch.Launch(data=values.data, cache_dir=values.cache_dir),
+        Launch(data=values.data, cache_dir=values.cache_dir),
     )
