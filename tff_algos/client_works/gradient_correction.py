@@ -5,7 +5,6 @@ The quadratic program of a local step of GradMA (Luo et al., 2023, arXiv 2302.14
 
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -17,10 +16,11 @@ from tff_algos.solvers import cone
 # Float32 tensors of at least this size are multiplied in float32, as they are if their
 # squared norms are at least this.
 _LARGE_TENSOR, _LEAST_SQUARE = 1 << 16, 1e-20
-# Products are added in groups of this many before they are summed one by one: XLA's sums
-# wait for the one before, and its groups do not. Sums of float32 have at most this many
-# summands.
-_GROUP, _SUMMANDS = 16, 128
+# Sums of float32 have at most this many summands.
+_SUMMANDS = 128
+# The elements of a tensor whose products are computed before those of the next ones: the
+# same blocks of four tensors fit into a core's cache, and every tensor is read once.
+_BLOCK = 1 << 15
 
 
 def correct(
@@ -75,13 +75,13 @@ def _inner_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
     Computed in float64: a rounded Gram matrix need not be positive semidefinite, and the
     corrected steps could be longer than the gradient allows. Large tensors of float32
-    are multiplied as they are, and up to 2048 products summed; the errors are below
+    are multiplied as they are, and up to 128 products summed; the errors are below
     those of the tensors themselves. Where squares overflow or underflow, tensors are
     divided by their largest element first.
     """
     if not _is_large(tensors[0]):
         return _pairwise(_exact_product, tensors)
-    quick = _pairwise(_quick_product, tensors)
+    quick = _quick_products(tensors)
     squares = tf.linalg.diag_part(quick)
     held = tf.reduce_all(tf.math.is_finite(squares) & (squares >= _LEAST_SQUARE))
     return tf.cond(held, lambda: quick, lambda: _scaled_products(tensors))
@@ -92,7 +92,7 @@ def _scaled_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     scales = tf.where(largest == 0, tf.ones_like(largest), largest)
     scaled = [x / scale for x, scale in zip(tensors, tf.unstack(scales), strict=True)]
     units = tf.cast(scales, tf.float64)
-    products = _pairwise(_quick_product, scaled)
+    products = _quick_products(scaled)
     return products * units * units[:, tf.newaxis]
 
 
@@ -111,26 +111,28 @@ def _exact_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(a, tf.float64) * tf.cast(b, tf.float64))
 
 
+def _quick_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the inner products, from sums of at most `_SUMMANDS` in float32."""
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    # Without blocks, a GPU takes one kernel for what it would need many for.
+    on_cpu = not tf.config.list_physical_devices("GPU")
+    size = _BLOCK if on_cpu else flat[0].shape[0] // _SUMMANDS * _SUMMANDS
+    count = flat[0].shape[0] // size
+
+    def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        block = [tf.slice(tensor, [index * size], [size]) for tensor in flat]
+        return index + 1, total + _pairwise(_quick_product, block)
+
+    num_rows = len(tensors)
+    zeros = tf.zeros([num_rows, num_rows], tf.float64)
+    _, total = tf.while_loop(lambda index, _: index < count, add, (0, zeros))
+    rest = [tensor[count * size :] for tensor in flat]
+    return total + _pairwise(_exact_product, rest)
+
+
 def _quick_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    a, b = tf.reshape(a, [-1]), tf.reshape(b, [-1])
-    block = _GROUP * _SUMMANDS
-    grouped = a.shape[0] // block * block
-    shape = [-1, _GROUP, _SUMMANDS]
-    groups = zip(
-        tf.unstack(tf.reshape(a[:grouped], shape), axis=1),
-        tf.unstack(tf.reshape(b[:grouped], shape), axis=1),
-        strict=True,
-    )
-    sums = tf.reduce_sum(_tree_sum([x * y for x, y in groups]), axis=-1)
-    rest = _exact_product(a[grouped:], b[grouped:])
-    return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
-
-
-def _tree_sum(terms: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sum of a power of two of tensors, added in pairs."""
-    while len(terms) > 1:
-        terms = list(map(operator.add, terms[::2], terms[1::2]))
-    return terms[0]
+    sums = tf.reduce_sum(tf.reshape(a * b, [_SUMMANDS, -1]), axis=0)
+    return tf.reduce_sum(tf.cast(sums, tf.float64))
 
 
 def _combined(tensors: Sequence[tf.Tensor], coefficients: tf.Tensor) -> tf.Tensor:
