@@ -175,9 +175,12 @@ def test_rows_that_are_opposite_but_for_float32_leave_what_is_across_them(seed):
 LARGE = (307, 251)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("compiled", "gpus"), [(False, []), (True, []), (False, ["a GPU"])]
+)
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e25])
-def test_large_tensors_are_corrected_as_in_float64(scale, compiled):
+def test_large_tensors_are_corrected_as_in_float64(scale, compiled, gpus, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     rng = np.random.default_rng(0)
     gradient, *rows = rng.normal(size=[4, *LARGE])
     rows = [row - 0.5 * gradient for row in rows]
