@@ -1,5 +1,7 @@
 """What goes into one-line messages."""
 
+import logging
+
 import pytest
 import tensorflow as tf
 
@@ -42,6 +44,15 @@ def test_an_integer_that_python_does_not_write_is_shown_by_its_size():
 )
 def test_an_error_is_its_reason(error, expected):
     assert messages.one_line(error) == expected
+
+
+def test_only_messages_with_the_text_are_not_logged(caplog):
+    logger = logging.getLogger("some_library")
+    with messages.not_logged("no news", logger):
+        logger.warning("This is no news: %d", 3)
+        logger.warning("This is.")
+    logger.warning("This is no news.")
+    assert caplog.messages == ["This is.", "This is no news."]
 
 
 def test_an_unknown_name_is_told_a_similar_one_if_there_is_one():

@@ -76,7 +76,7 @@ def test_the_noise_for_a_target_reaches_it(sampling):
     assert found.epsilon(100, 1e-5) <= 8.0 + 1e-6
 
 
-def test_orders_that_the_accountant_leaves_out_are_no_news(caplog):
+def test_the_accountant_is_quiet_about_orders_that_it_leaves_out(caplog):
     """Its series of small fractional orders do not converge for these rates."""
     sampled = {"num_clients": 90, "clients_per_round": 20, "sampling": "poisson"}
     assert NoisyRounds(noise_multiplier=1.0, **sampled).epsilon(30, 1e-5) > 1

@@ -1,8 +1,10 @@
 """Text for one-line messages: short and printable, whatever the input."""
 
+import contextlib
 import difflib
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _MAX_VALUE = 80
@@ -51,3 +53,17 @@ def one_line(error: BaseException) -> str:
         text = re.sub(r" \[Op:\w+\]", "", text)
     text = " ".join((text or str(error)).split())
     return shortened(text or type(error).__name__, _MAX_REASON)
+
+
+@contextlib.contextmanager
+def not_logged(text: str, logger: logging.Logger) -> Iterator[None]:
+    """Suppresses the messages of a logger that contain a text."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return text not in record.getMessage()
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)

@@ -18,8 +18,8 @@ from tff_algos.solvers import cone
 _LARGE_TENSOR, _LEAST_SQUARE = 1 << 16, 1e-20
 # Sums of float32 have at most this many summands.
 _SUMMANDS = 128
-# The elements of a tensor whose products are computed before those of the next ones: the
-# same blocks of four tensors fit into a core's cache, and every tensor is read once.
+# Inner products are computed block by block. The same block of four tensors fits into a
+# core's cache, so every tensor is read from memory once instead of once per product.
 _BLOCK = 1 << 15
 
 
@@ -39,7 +39,7 @@ def correct(
     """
     corrected = functools.partial(_correct, qp_margin=qp_margin, qp_scope=qp_scope)
     if any(map(_is_large, gradients)):
-        # XLA reads every vector once a product and writes none of the summands.
+        # XLA writes none of the products' summands to memory.
         corrected = xla_marks.compiled_on_cpu(corrected)
     return corrected(gradients, tuple(rows))
 
@@ -114,7 +114,7 @@ def _exact_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 def _quick_products(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the inner products, from sums of at most `_SUMMANDS` in float32."""
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
-    # Without blocks, a GPU takes one kernel for what it would need many for.
+    # On a GPU, every block would launch kernels of its own.
     on_cpu = not tf.config.list_physical_devices("GPU")
     size = _BLOCK if on_cpu else flat[0].shape[0] // _SUMMANDS * _SUMMANDS
     count = flat[0].shape[0] // size

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -198,23 +197,13 @@ def _first_reason(error: BaseException) -> str:
     return messages.shortened(first_line.rstrip("."), _MAX_REASON)
 
 
-@contextlib.contextmanager
-def _without_error_logs() -> Iterator[None]:
+def _without_error_logs() -> contextlib.AbstractContextManager[None]:
     """Suppresses pfor's long log message about each op that it cannot convert.
 
     This is not an error here: the clients then run one by one, which is logged on one
     line.
     """
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return "pfor was converting op" not in record.getMessage()
-
-    logger = tf.get_logger()
-    logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_other)
+    return messages.not_logged("pfor was converting op", tf.get_logger())
 
 
 class _ReduceFunctions:
