@@ -4,6 +4,7 @@ import importlib
 import platform
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from google.protobuf import struct_pb2
@@ -89,6 +90,26 @@ def test_a_failed_import_shows_what_was_held_back(tmp_path):
     )
     assert finished.returncode == 1
     assert "from C++" in finished.stderr and "broken" in finished.stderr
+
+
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_the_garbage_collector_rests_during_an_import_and_is_as_before(
+    before, tmp_path
+):
+    (tmp_path / "tensorflow.py").write_text(
+        "import gc; print(gc.isenabled()); raise ImportError('broken')"
+    )
+    program = f"""
+        import contextlib, gc, sys
+        import tff_algos
+        sys.path.insert(0, {str(tmp_path)!r})
+        gc.{before}()
+        with contextlib.suppress(ImportError):
+            import tensorflow
+        print(gc.isenabled())
+    """
+    finished = _run(textwrap.dedent(program))
+    assert finished.stdout.split() == ["False", str(before == "enable")]
 
 
 def test_the_loader_of_tensorflow_stays_what_it_is():

@@ -9,7 +9,9 @@ initial one (the results are written); 2 for an error that the user can mend; 12
 if signal n stopped the run, which goes on when it is started again.
 """
 
+import atexit
 import functools
+import gc
 import importlib.metadata
 import importlib.util
 import logging as python_logging
@@ -147,6 +149,10 @@ def _run(settings: Mapping[str, Any]) -> int:
     from tff_algos.experiments import console
     from tff_algos.experiments.launch_options import Launch
 
+    # The modules stay to the end. Going through all objects once more at exit would take
+    # seconds, to free what the operating system frees anyway.
+    gc.freeze()
+    atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is _quit:
         # Until here there was nothing to clean up.
         signal.signal(signal.SIGINT, signal.default_int_handler)
