@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 
 import tff_algos
-from tff_algos import messages
+from tff_algos import compat, messages
 from tff_algos.experiments import declarations, report, run_flags
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
@@ -146,12 +146,13 @@ def _answer() -> int:
 
 def _run(settings: Mapping[str, Any]) -> int:
     print("loading TensorFlow and the task", file=sys.stderr, flush=True)
-    from tff_algos.experiments import console
-    from tff_algos.experiments.launch_options import Launch
+    with compat.collection_paused():
+        from tff_algos.experiments import console
+        from tff_algos.experiments.launch_options import Launch
 
-    # The modules stay to the end. Going through all objects once more at exit would take
-    # seconds, to free what the operating system frees anyway.
-    gc.freeze()
+        # Modules stay to the end, so no collection need look at their objects. The one
+        # at exit would take seconds, to free what the operating system frees anyway.
+        gc.freeze()
     atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is _quit:
         # Until here there was nothing to clean up.
