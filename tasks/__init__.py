@@ -20,7 +20,7 @@ from tasks import (
 from tasks.own_data import from_arrays, from_client_data, from_data_frame
 from tasks.own_task import FORMATS
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos import messages
+from tff_algos import autograph, messages
 from tff_algos.hyperparameters import UnusableHyperparameterError
 
 __all__ = [
@@ -36,6 +36,8 @@ __all__ = [
     "get",
     "load_task",
 ]
+
+autograph.leave_to_python(__name__)
 
 TASKS: Mapping[str, TaskEntry] = {
     entry.name: entry

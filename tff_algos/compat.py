@@ -189,6 +189,7 @@ def _importing_tff() -> Iterator[None]:
     with collection_paused():
         yield
         _allow_deep_messages()
+        importlib.import_module("tff_algos.autograph").leave_own_to_python()
         module = importlib.import_module("tff_algos.execution.default_context")
     tff = sys.modules["tensorflow_federated"]
     tff.framework.set_default_context(module.DefaultContext())

@@ -6,6 +6,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
+
 _BUILDERS = {
     "adagrad": tff.learning.optimizers.build_adagrad,
     "adam": tff.learning.optimizers.build_adam,
@@ -83,12 +85,12 @@ class _InWeightsDtype(tff.learning.optimizers.Optimizer):
         self._optimizer = optimizer
 
     def initialize(self, specs: Any) -> Any:
-        return self._optimizer.initialize(specs)
+        return convertible(self._optimizer.initialize)(specs)
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
         dtypes = {weight.dtype for weight in tf.nest.flatten(weights)}
         if dtypes <= {tf.float32} or not _has_momentum(state):
-            return self._optimizer.next(state, weights, gradients)
+            return convertible(self._optimizer.next)(state, weights, gradients)
         if len(dtypes) > 1:
             names = " and ".join(sorted(dtype.name for dtype in dtypes))
             raise TypeError(
@@ -104,7 +106,7 @@ class _InWeightsDtype(tff.learning.optimizers.Optimizer):
         def as_before(new: Any, old: Any) -> tf.Tensor:
             return tf.cast(new, tf.convert_to_tensor(old).dtype)
 
-        new_state, new_weights = self._optimizer.next(
+        new_state, new_weights = convertible(self._optimizer.next)(
             tf.nest.map_structure(as_weights, state), weights, gradients
         )
         return tf.nest.map_structure(as_before, new_state, state), new_weights

@@ -55,7 +55,10 @@ _RUN_BY = {
         "tasks/__init__.py",
         "tests/testing/notebook_cells.py",
     ),
-    "tff_algos/compat.py": ("tff_algos/execution/default_context.py",),
+    "tff_algos/compat.py": (
+        "tff_algos/autograph.py",
+        "tff_algos/execution/default_context.py",
+    ),
 }
 
 _HEADER = """\

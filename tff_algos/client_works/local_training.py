@@ -13,6 +13,7 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients import attacks
@@ -74,7 +75,7 @@ def corrected_gradients(
     def gradients(model, state, batch):
         result, carry = plain_gradients(model, state, batch)
         corrected = tuple(
-            correct(*tensors)
+            convertible(correct)(*tensors)
             for tensors in zip(
                 result.gradients, state.weights.trainable, *others, strict=True
             )
@@ -156,7 +157,7 @@ def initialize_optimizer(
 ) -> object:
     """Returns a fresh optimizer state for weights like `trainable`."""
     specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in trainable)
-    return optimizer.initialize(specs)
+    return convertible(optimizer.initialize)(specs)
 
 
 def train(
@@ -183,7 +184,7 @@ def train(
     optimizer = in_weights_dtype(optimizer)
 
     def step(state: TrainingState, batch) -> TrainingState:
-        result, carry = step_gradients(model, state, batch)
+        result, carry = convertible(step_gradients)(model, state, batch)
         new_optimizer_state, trainable = optimizer.next(
             state.optimizer_state, state.weights.trainable, result.gradients
         )

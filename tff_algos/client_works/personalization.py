@@ -10,6 +10,7 @@ from typing import Annotated
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.client_works.local_training import initialize_optimizer, train
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
@@ -25,20 +26,19 @@ def _evaluate(
     model: tff.learning.models.VariableModel, batches: tf.data.Dataset
 ) -> collections.OrderedDict[str, tf.Tensor]:
     """Returns the model's finalized metrics on `batches`."""
-    model.reset_metrics()
+    convertible(model.reset_metrics)()
 
-    # Not a `for` loop: AutoGraph turns it into two nested datasets with functions that
-    # TensorFlow instantiates on every call.
     def count(num_batches: tf.Tensor, batch: object) -> tf.Tensor:
-        model.forward_pass(batch, training=False)
+        convertible(model.forward_pass)(batch, training=False)
         return num_batches + 1
 
     # Read the metrics only after all batches have been processed.
     with tf.control_dependencies([batches.reduce(tf.constant(0), count)]):
-        unfinalized = model.report_local_unfinalized_metrics()
+        unfinalized = convertible(model.report_local_unfinalized_metrics)()
     finalizers = model.metric_finalizers()
     return collections.OrderedDict(
-        (name, finalizers[name](value)) for name, value in unfinalized.items()
+        (name, convertible(finalizers[name])(value))
+        for name, value in unfinalized.items()
     )
 
 
@@ -87,15 +87,22 @@ def build_personalize_fn(
                 )
                 for name, value in first.items()
             )
-            for epoch in tf.range(num_epochs):
+
+            def train_epoch(epoch, weights, optimizer_state, curves):
                 final = train(view, optimizer, weights, optimizer_state, train_batches)
-                weights, optimizer_state = final.weights, final.optimizer_state
-                view.assign_weights(weights)
+                view.assign_weights(final.weights)
                 metrics = _evaluate(model, test_batches)
                 curves = collections.OrderedDict(
                     (name, curve.write(epoch + 1, metrics[name]))
                     for name, curve in curves.items()
                 )
+                return epoch + 1, final.weights, final.optimizer_state, curves
+
+            *_, curves = tf.while_loop(
+                lambda epoch, *_: epoch < num_epochs,
+                train_epoch,
+                (tf.constant(0), weights, optimizer_state, curves),
+            )
             return collections.OrderedDict(
                 (name, curve.stack()) for name, curve in curves.items()
             )

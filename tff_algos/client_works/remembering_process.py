@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators import build_gather_computation
+from tff_algos.autograph import convertible
 from tff_algos.client_works.client_report import ClientReport
 from tff_algos.client_works.round_process import measurements, with_index
 from tff_algos.clients.client_data import ClientData, ClientDataFields
@@ -140,7 +141,7 @@ def build_remembering_process(
 
     @tff.tensorflow.computation
     def first_state():
-        return RememberingState(tf.constant(0), initial_shared())
+        return RememberingState(tf.constant(0), convertible(initial_shared)())
 
     @tff.federated_computation
     def initialize():
@@ -155,7 +156,7 @@ def build_remembering_process(
         @tf.function
         def work(state, server_weights, data):
             own = fields.read(data)
-            result = client_update(
+            result = convertible(client_update)(
                 view,
                 RememberingInput(state.round_num, server_weights, own, state.shared),
             )
@@ -189,7 +190,7 @@ def build_remembering_process(
     @tff.tensorflow.computation(state_type, contribution_type)
     @tf.function
     def next_state(state, total):
-        shared = next_shared(state.shared, total)
+        shared = convertible(next_shared)(state.shared, total)
         finite = all_finite(shared) if shared else tf.constant(True)
         kept = tf.nest.map_structure(
             lambda new, old: tf.where(finite, new, old), shared, state.shared

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.client_works.client_report import ClientReport, UpdateWithStatistics
 from tff_algos.clients.client_data import ClientData, ClientDataFields
 from tff_algos.models import local_model
@@ -92,7 +93,8 @@ def build_round_process(
         @tf.function
         def work(round_num, server_weights, data):
             own = fields.read(data)
-            report, scalars = client_update(view, round_num, server_weights, own)
+            update = convertible(client_update)
+            report, scalars = update(view, round_num, server_weights, own)
             report = report.with_num_examples(own.num_examples)
             result = report.result
             if fields.client_index:

@@ -21,6 +21,7 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.client_works.passes import Passes
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors, Weights
@@ -170,7 +171,7 @@ class Steps:
                 metrics,
                 self.passes.batch(index),
             )
-            _, trainable = self.optimizer.next(
+            _, trainable = convertible(self.optimizer.next)(
                 self.optimizer_state, trainable, result.gradients
             )
             return index + 1, tuple(trainable), result.metrics, arrays

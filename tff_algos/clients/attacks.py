@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.models.block_model import BlockModel
 from tff_algos.models.local_model import Tensors
 
@@ -58,11 +59,12 @@ def attacked_model(
         )
     x_spec, y_spec = model.input_spec
     per_example = tf.TensorSpec([None], tf.float32)
+    honest_loss = convertible(model.loss)
 
     def loss(output, label, sample_weight=None):
         if not _is_attacked(label):
-            return model.loss(output, label, sample_weight)
-        honest = model.loss(output, label[_LABEL], sample_weight)
+            return honest_loss(output, label, sample_weight)
+        honest = honest_loss(output, label[_LABEL], sample_weight)
         return honest * tf.cast(tf.reduce_max(label[_LOSS_SCALE]), honest.dtype)
 
     def update_metrics_state(state, labels, batch_output, sample_weight=None):

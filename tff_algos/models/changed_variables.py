@@ -4,6 +4,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.framework import auto_control_deps_utils
 
+from tff_algos.autograph import convertible
+
 
 def changed_in_training(model: tff.learning.models.VariableModel) -> tuple[bool, ...]:
     """Returns for each non-trainable variable whether a training batch may change it.
@@ -20,7 +22,7 @@ def changed_in_training(model: tff.learning.models.VariableModel) -> tuple[bool,
         return (False,) * len(variables)
 
     def forward_pass(batch):
-        model.forward_pass(batch, training=True)
+        convertible(model.forward_pass)(batch, training=True)
 
     traced = tf.function(forward_pass).get_concrete_function(model.input_spec)
     graph = traced.graph

@@ -12,6 +12,7 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
 from tff_algos.models import block_model
 from tff_algos.models.changed_variables import changed_in_training
 
@@ -110,6 +111,8 @@ class _FunctionalLocalModel(LocalModel):
 
     def __init__(self, model: tff.learning.models.FunctionalModel):
         self._model = model
+        # The model's other methods are of `tf.function`, which converts by itself.
+        self._loss = convertible(model.loss)
         self._metrics_structure = model.initialize_metrics_state()
 
     def initial_metrics(self):
@@ -162,7 +165,7 @@ class _FunctionalLocalModel(LocalModel):
         output = self._model.predict_on_batch(
             (weights.trainable, weights.non_trainable), x, training=training
         )
-        loss = self._model.loss(output=output, label=y)
+        loss = self._loss(output=output, label=y)
         return Forward(loss, output, weights, batch)
 
     def _new_statistics(self, forward: Forward) -> Tensors:
@@ -206,7 +209,7 @@ class BlockLocalModel(_FunctionalLocalModel):
             attrs.astuple(masks_of or weights, recurse=False), x, training
         )
         blocks = self.apply_blocks(weights, x, mode)
-        loss = self._model.loss(output=blocks.output, label=y)
+        loss = self._loss(output=blocks.output, label=y)
         return Forward(loss, blocks.output, weights, batch, mode, blocks)
 
     def _new_statistics(self, forward):
@@ -231,7 +234,7 @@ class BlockLocalModel(_FunctionalLocalModel):
 
     def loss(self, output: Any, batch: Any) -> tf.Tensor:
         """Returns the mean loss of an output on a batch, []."""
-        return self._model.loss(output=output, label=_inputs_and_labels(batch)[1])
+        return self._loss(output=output, label=_inputs_and_labels(batch)[1])
 
 
 def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
@@ -265,7 +268,7 @@ class VariableLocalModel(LocalModel):
     def loss_gradients(self, weights, metrics, batch):
         self.assign_weights(weights)
         with tf.GradientTape() as tape:
-            output = self._model.forward_pass(batch, training=True)
+            output = convertible(self._model.forward_pass)(batch, training=True)
         gradients = tape.gradient(
             output.loss,
             self._variables().trainable,
@@ -281,7 +284,7 @@ class VariableLocalModel(LocalModel):
 
     def evaluate(self, weights, metrics, batch):
         self.assign_weights(weights)
-        output = self._model.forward_pass(batch, training=False)
+        output = convertible(self._model.forward_pass)(batch, training=False)
         return Evaluation(output.loss, metrics, self._num_examples(output))
 
     def _num_examples(self, output: tff.learning.models.BatchOutput) -> tf.Tensor:
@@ -290,12 +293,15 @@ class VariableLocalModel(LocalModel):
         return tf.cast(output.num_examples, tf.int64)
 
     def reset_metrics(self):
-        self._model.reset_metrics()
+        convertible(self._model.reset_metrics)()
 
     def unfinalized_metrics(self, metrics, keep):
-        if not keep:
-            self._model.reset_metrics()
-        return self._model.report_local_unfinalized_metrics()
+        def reset() -> tuple[()]:
+            self.reset_metrics()
+            return ()
+
+        tf.cond(keep, lambda: (), reset)
+        return convertible(self._model.report_local_unfinalized_metrics)()
 
 
 def dense(gradients: Iterable[tf.Tensor | tf.IndexedSlices]) -> Tensors:
@@ -339,7 +345,7 @@ def _call(
     Raises:
       TypeError: If it returns something else.
     """
-    model = model_fn()
+    model = convertible(model_fn)()
     if isinstance(model, tff.learning.models.VariableModel):
         return model
     raise TypeError(

@@ -11,6 +11,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
+
 
 class FunctionalVariableModel(tff.learning.models.VariableModel):
     """A functional model with its weights and its metrics in variables."""
@@ -61,7 +63,7 @@ class FunctionalVariableModel(tff.learning.models.VariableModel):
             x, y = batch_input
         predictions = self.predict_on_batch(x, training=training)
         output = tff.learning.models.BatchOutput(
-            loss=self._model.loss(output=predictions, label=y),
+            loss=convertible(self._model.loss)(output=predictions, label=y),
             predictions=predictions,
             num_examples=tf.shape(tf.nest.flatten(predictions)[0])[0],
         )
