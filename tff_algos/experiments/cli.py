@@ -150,10 +150,8 @@ def _run(settings: Mapping[str, Any]) -> int:
         from tff_algos.experiments import console
         from tff_algos.experiments.launch_options import Launch
 
-        # Modules stay to the end, so no collection need look at their objects. The one
-        # at exit would take seconds, to free what the operating system frees anyway.
+        # Modules stay to the end: no collection need look at their objects.
         gc.freeze()
-    atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is _quit:
         # Until here there was nothing to clean up.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -233,6 +231,8 @@ def _compare(arguments: Sequence[str]) -> NoReturn:
 
 def main() -> NoReturn:
     """The program's entry point."""
+    # The collection at exit would take seconds, to free what the operating system frees.
+    atexit.register(gc.freeze)
     try:
         try:
             _main()
