@@ -60,7 +60,7 @@ def in_weights_dtype(
 
     TFF stores hyperparameters as float32 tensors. Its SGD with momentum multiplies them
     by gradients without a cast, which fails for float64. Other optimizers, which cast
-    them, and float32 weights are passed through.
+    them, and float32 weights are passed through. AutoGraph converts users' optimizers.
 
     Args:
       optimizer: Any TFF optimizer. If it has momentum, its `next` raises `TypeError` for

@@ -71,11 +71,12 @@ def corrected_gradients(
         the gradient that the step follows.
       *others: Tensors like the trainable weights.
     """
+    correct = convertible(correct)
 
     def gradients(model, state, batch):
         result, carry = plain_gradients(model, state, batch)
         corrected = tuple(
-            convertible(correct)(*tensors)
+            correct(*tensors)
             for tensors in zip(
                 result.gradients, state.weights.trainable, *others, strict=True
             )
@@ -157,7 +158,7 @@ def initialize_optimizer(
 ) -> object:
     """Returns a fresh optimizer state for weights like `trainable`."""
     specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in trainable)
-    return convertible(optimizer.initialize)(specs)
+    return in_weights_dtype(optimizer).initialize(specs)
 
 
 def train(

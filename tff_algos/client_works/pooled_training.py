@@ -3,12 +3,12 @@
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.autograph import convertible
 from tff_algos.client_works import client_report
 from tff_algos.client_works.local_training import train
 from tff_algos.client_works.round_process import measurements
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
+from tff_algos.optimizers import in_weights_dtype
 
 
 def build_pooled_training_client_work(
@@ -39,7 +39,7 @@ def build_pooled_training_client_work(
     @tff.tensorflow.computation
     def initial_state():
         specs = tff.types.type_to_tf_tensor_specs(weights_type.trainable)
-        return convertible(optimizer.initialize)(tuple(tf.nest.flatten(specs)))
+        return in_weights_dtype(optimizer).initialize(tuple(tf.nest.flatten(specs)))
 
     state_type = initial_state.type_signature.result
 

@@ -21,10 +21,10 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.autograph import convertible
 from tff_algos.client_works.passes import Passes
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors, Weights
+from tff_algos.optimizers import in_weights_dtype
 
 Reduction = Literal["mean", "sum"]
 
@@ -171,7 +171,7 @@ class Steps:
                 metrics,
                 self.passes.batch(index),
             )
-            _, trainable = convertible(self.optimizer.next)(
+            _, trainable = in_weights_dtype(self.optimizer).next(
                 self.optimizer_state, trainable, result.gradients
             )
             return index + 1, tuple(trainable), result.metrics, arrays

@@ -14,7 +14,6 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.latest_updates import MemoryDtype, checked_index
 from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
-from tff_algos.autograph import convertible
 from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
 from tff_algos.finite import global_norm
@@ -129,7 +128,7 @@ def build_gradient_memory_finalizer(
             tf.zeros([size, size], tf.float64) for _ in memory.groups(num_tensors)
         )
         return GradientMemoryState(
-            convertible(server_optimizer.initialize)(specs),
+            in_weights_dtype(server_optimizer).initialize(specs),
             zeros,
             rows,
             tf.ones([size], tf.float64),

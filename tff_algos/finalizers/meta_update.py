@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.autograph import convertible
 from tff_algos.client_works import unrolled_training
 from tff_algos.client_works.local_training import decay_learning_rate
 from tff_algos.client_works.passes import Passes
@@ -96,7 +95,7 @@ def build_meta_update(
 
     @tff.tensorflow.computation
     def initialize():
-        return MetaState(tf.constant(0), convertible(optimizer.initialize)(specs))
+        return MetaState(tf.constant(0), in_weights_dtype(optimizer).initialize(specs))
 
     @tff.tensorflow.computation(
         initialize.type_signature.result, local_model.weights_type(model)
