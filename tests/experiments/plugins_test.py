@@ -183,9 +183,11 @@ def test_an_argument_of_a_builder_that_nothing_gives_is_named(tmp_path):
 
 
 def test_what_a_builder_or_a_loader_must_return_is_said(tmp_path):
-    recipe = _recipe(lambda model_fn: None)
-    with pytest.raises(RunError, match="--algo=mine: its builder returned None"):
-        experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
+    for wrong in (None, {"process": None}):
+        recipe = _recipe(lambda model_fn, wrong=wrong: wrong)
+        expected = f"--algo=mine: its builder returned {wrong}, expected a tff.learning"
+        with pytest.raises(RunError, match=expected):
+            experiments.run(recipe, tiny_task.make(), output_dir=tmp_path)
     entry = attrs.evolve(tasks.get("mnist"), name="own", load=lambda *options: None)
     with pytest.raises(RunError, match="--task=own: its load returned None, expected"):
         experiments.run("fedavg", entry, output_dir=tmp_path)

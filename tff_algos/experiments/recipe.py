@@ -261,26 +261,7 @@ class Recipe:
           settings: The run's settings.
           **given: Arguments of the builder that settings and task do not decide.
         """
-        weighting = tff.learning.ClientWeighting
-        uniform = settings.get("client_weighting") == "uniform"
-        derived = {
-            "model_fn": lambda: task.model,
-            "num_clients": lambda: len(task.train_client_ids),
-            "client_weighting": lambda: (
-                weighting.UNIFORM if uniform else weighting.NUM_EXAMPLES
-            ),
-            "with_num_examples": lambda: self._tells_num_examples(task, settings),
-            "with_full_pass": lambda: self.needs_full_pass(settings),
-            "epochs_in_data": lambda: True,
-        }
-        for argument in (
-            "client_optimizer_fn",
-            "server_optimizer_fn",
-            "server_optimizer",
-        ):
-            record = _RECORDS_BY_ARGUMENT[argument]
-            derived[argument] = lambda record=record: of(record, settings).build()
-        derived["model_aggregator"] = lambda: self._aggregator(task, settings)
+        derived = self._derived(task, settings)
         names = inspect.signature(self.build).parameters
         own = {
             name: settings[name] for name in declared(self.build) if name in settings
@@ -301,12 +282,31 @@ class Recipe:
                     f"--algo={self.name}: its builder has the argument {name}, expected "
                     f"hyperparameters and any of {', '.join(derived)}."
                 )
-        built = self.build(**arguments)
-        if built is None:
-            raise RunError(
-                f"--algo={self.name}: its builder returned None, expected a process."
-            )
-        return built
+        return self.build(**arguments)
+
+    def _derived(self, task: Task, settings: Settings) -> dict[str, Callable[[], Any]]:
+        """Returns what makes each argument of a builder that a run gives, by name."""
+        weighting = tff.learning.ClientWeighting
+        uniform = settings.get("client_weighting") == "uniform"
+        derived = {
+            "model_fn": lambda: task.model,
+            "num_clients": lambda: len(task.train_client_ids),
+            "client_weighting": lambda: (
+                weighting.UNIFORM if uniform else weighting.NUM_EXAMPLES
+            ),
+            "with_num_examples": lambda: self._tells_num_examples(task, settings),
+            "with_full_pass": lambda: self.needs_full_pass(settings),
+            "epochs_in_data": lambda: True,
+        }
+        for argument in (
+            "client_optimizer_fn",
+            "server_optimizer_fn",
+            "server_optimizer",
+        ):
+            record = _RECORDS_BY_ARGUMENT[argument]
+            derived[argument] = lambda record=record: of(record, settings).build()
+        derived["model_aggregator"] = lambda: self._aggregator(task, settings)
+        return derived
 
     def _aggregator(
         self, task: Task, settings: Settings
@@ -353,7 +353,15 @@ class Recipe:
           settings: Rounds, cohort size and batches.
           process: What runs in every round.
           **others: Other attributes of the stage, or these instead.
+
+        Raises:
+          RunError: If `process` is not a learning process.
         """
+        if not isinstance(process, tff.learning.templates.LearningProcess):
+            raise RunError(
+                f"--algo={self.name}: its builder returned {process!r:.60}, expected a "
+                "tff.learning.templates.LearningProcess."
+            )
         attributes = {
             "name": self.name,
             "process": process,
