@@ -53,21 +53,21 @@ ENGINES = (
         ("--runtime=in_process", "--keras", "--intra_op_threads=1"),
     ),
     Engine(
-        "tff_in_process_our_lstm",
+        "tff_in_process_our_layers",
         "run_tff",
         None,
         ("--runtime=in_process", "--keras", "--own_layers"),
-        workloads=("W3",),
+        workloads=("W3", "W5"),
     ),
     Engine(
-        "tff_in_process_our_lstm_one_thread",
+        "tff_in_process_our_layers_one_thread",
         "run_tff",
         None,
         (
             *("--runtime=in_process", "--keras", "--own_layers"),
             "--intra_op_threads=1",
         ),
-        workloads=("W3",),
+        workloads=("W3", "W5"),
     ),
     Engine("tff_in_process", "run_tff", None, ("--runtime=in_process",)),
     # As Flower: on this machine's cores, a worker each.

@@ -2,6 +2,8 @@
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
+import functools
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -51,14 +53,15 @@ def _lstm(layer: type[tf.keras.layers.Layer]) -> tf.keras.Model:
     )
 
 
-def _resnet() -> tf.keras.Model:
+def _resnet(norm: type[tf.keras.layers.Layer]) -> tf.keras.Model:
+    conv = functools.partial(_normalized_conv, norm)
     image = x = tf.keras.layers.Input(workloads.COLOR_IMAGE_SHAPE)
-    x = tf.keras.layers.ReLU()(_normalized_conv(x, workloads.RESNET_CHANNELS[0]))
+    x = tf.keras.layers.ReLU()(conv(x, workloads.RESNET_CHANNELS[0]))
     for channels in workloads.RESNET_CHANNELS:
         for _ in range(workloads.RESNET_UNITS):
             strides = channels // x.shape[-1]
-            body = tf.keras.layers.ReLU()(_normalized_conv(x, channels, strides))
-            body = _normalized_conv(body, channels)
+            body = tf.keras.layers.ReLU()(conv(x, channels, strides))
+            body = conv(body, channels)
             if strides > 1:
                 x = tf.keras.layers.Lambda(tf_models.shortcut)(x)
             x = tf.keras.layers.ReLU()(tf.keras.layers.Add()([body, x]))
@@ -67,15 +70,15 @@ def _resnet() -> tf.keras.Model:
     return tf.keras.Model(image, logits)
 
 
-def _normalized_conv(x, channels: int, strides: int = 1):
+def _normalized_conv(
+    norm: type[tf.keras.layers.Layer], x, channels: int, strides: int = 1
+):
     if strides > 1:
         # Not "same", which centers windows at odd pixels.
         x = tf.keras.layers.ZeroPadding2D()(x)
     padding = "same" if strides == 1 else "valid"
     x = tf.keras.layers.Conv2D(channels, 3, strides, padding, use_bias=False)(x)
-    return tf.keras.layers.GroupNormalization(
-        workloads.NUM_GROUPS, epsilon=workloads.NORM_EPSILON
-    )(x)
+    return norm(workloads.NUM_GROUPS, epsilon=workloads.NORM_EPSILON)(x)
 
 
 class _Embedding(tf.keras.layers.Layer):
@@ -115,17 +118,19 @@ def build(workload: workloads.Workload, own_layers: bool = False) -> tf.keras.Mo
 
     Args:
       workload: The workload.
-      own_layers: Whether the LSTM is that of `tff_algos.layers`, not Keras'.
+      own_layers: Whether LSTM and group normalization are those of `tff_algos.layers`,
+        not Keras'.
     """
+    source = layers if own_layers else tf.keras.layers
     match workload.model:
         case "cnn":
             return _cnn()
         case "lstm":
-            return _lstm(layers.LSTM if own_layers else tf.keras.layers.LSTM)
+            return _lstm(source.LSTM)
         case "dense":
             return _dense(workload.hidden_units)
         case "resnet":
-            return _resnet()
+            return _resnet(source.GroupNormalization)
         case "transformer":
             return _transformer()
 

@@ -33,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keras", action="store_true", help="the model from Keras' layers"
     )
     parser.add_argument(
-        "--own_layers", action="store_true", help="with this project's LSTM"
+        "--own_layers", action="store_true", help="with this project's layers"
     )
     parser.add_argument(
         "--intra_op_threads", type=int, help="threads within an op, in this process"

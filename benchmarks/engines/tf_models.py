@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tasks.models import layers, metrics, normalization, text
+from tasks.models import layers, metrics, text
 
 from tff_algos import compat  # noqa: F401  # isort: skip
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks.engines import workloads
-from tff_algos.layers import lstm
+from tff_algos.layers import group_norm, lstm
 
 Logits = Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor]
 
@@ -44,7 +44,9 @@ def _normalized_conv(
 ) -> tf.Tensor:
     filters, scale, bias = weights
     x = layers.conv2d_3x3(x, filters, strides)
-    return normalization.group_norm(x, scale, bias, workloads.NUM_GROUPS)
+    return group_norm.group_norm(
+        x, scale, bias, workloads.NUM_GROUPS, workloads.NORM_EPSILON
+    )
 
 
 def shortcut(x: tf.Tensor) -> tf.Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.models import initializers, layers, normalization
+from tff_algos.layers import group_norm
 from tff_algos.models.block_model import Block, chain, layer
 
 Norm = Literal["batch", "group", "none"]
@@ -91,7 +92,9 @@ def norm_layer(norm: Norm, channels: int) -> Block:
             )
         case "group":
             function = functools.partial(
-                normalization.group_norm, num_groups=NUM_GROUPS
+                group_norm.group_norm,
+                num_groups=NUM_GROUPS,
+                epsilon=normalization.EPSILON,
             )
             return layer(function, ones, zeros)
         case "none":

@@ -1,5 +1,9 @@
-"""Recurrent layers whose gradients take a half to a seventh of Keras' time on a CPU."""
+"""Keras' recurrent layers and group normalization with faster gradients.
 
-from tff_algos.layers.keras_layers import GRU, LSTM
+On a CPU, the gradients of LSTM and GRU take a half to a seventh of Keras' time.
+"""
 
-__all__ = ["GRU", "LSTM"]
+from tff_algos.layers.keras_group_norm import GroupNormalization
+from tff_algos.layers.keras_recurrent import GRU, LSTM
+
+__all__ = ["GRU", "LSTM", "GroupNormalization"]

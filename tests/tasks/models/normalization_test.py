@@ -1,26 +1,17 @@
-"""Batch and group normalization: against TensorFlow's own, NumPy, finite differences."""
+"""Batch normalization: against TensorFlow's own, NumPy, finite differences."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tasks.models import normalization
-
-CHANNELS = 4
-
-
-def _arguments(shape, seed=0, dtype=np.float64):
-    """Returns x `[*shape, channels]`, gamma, beta, moving mean and variance."""
-    rng = np.random.default_rng(seed)
-    x = 3.0 + 2.0 * rng.standard_normal((*shape, CHANNELS))
-    gamma, beta, mean = rng.standard_normal((3, CHANNELS))
-    variance = rng.uniform(0.5, 2.0, CHANNELS)
-    return tuple(tf.constant(v.astype(dtype)) for v in (x, gamma, beta, mean, variance))
+from tests.testing import normalizations
+from tests.testing.normalizations import CHANNELS, random_arguments
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 5, 2)])
 def test_batches_are_normalized_as_in_numpy(shape):
-    arguments = _arguments(shape)
+    arguments = random_arguments(shape)
     output, (mean, variance) = normalization.batch_norm(*arguments, True)
     x, gamma, beta, old_mean, old_variance = (value.numpy() for value in arguments)
     rows = x.reshape(-1, CHANNELS)
@@ -33,7 +24,7 @@ def test_batches_are_normalized_as_in_numpy(shape):
 
 
 def test_moving_statistics_normalize_as_in_numpy():
-    arguments = _arguments((6,))
+    arguments = random_arguments((6,))
     output, moving = normalization.batch_norm(*arguments, False)
     x, gamma, beta, mean, variance = (value.numpy() for value in arguments)
     expected = (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta
@@ -43,7 +34,7 @@ def test_moving_statistics_normalize_as_in_numpy():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_images_are_normalized_as_by_tensorflows_fused_op(training):
-    arguments = _arguments((5, 3, 2), dtype=np.float32)
+    arguments = random_arguments((5, 3, 2), dtype=np.float32)
 
     def fused(x, gamma, beta, mean, variance):
         return tf.raw_ops.FusedBatchNormV3(
@@ -86,7 +77,7 @@ def test_statistics_after_two_batches_are_those_computed_by_hand():
 
 
 def test_a_batch_of_one_value_gives_beta_and_keeps_the_variance():
-    arguments = _arguments((1,))
+    arguments = random_arguments((1,))
     x, _, beta, old_mean, old_variance = arguments
     with tf.GradientTape() as outer:
         outer.watch(arguments)
@@ -101,12 +92,12 @@ def test_a_batch_of_one_value_gives_beta_and_keeps_the_variance():
     np.testing.assert_allclose(mean, 0.9 * old_mean + 0.1 * x[0], rtol=1e-12)
     assert all(np.isfinite(value).all() for value in (*gradients, *second))
     # One image of more than one pixel has a variance.
-    image = _arguments((1, 2, 2))
+    image = random_arguments((1, 2, 2))
     assert np.any(normalization.batch_norm(*image, True)[1][1] != image[4])
 
 
 def test_no_gradient_flows_through_moving_statistics():
-    arguments = _arguments((6,))
+    arguments = random_arguments((6,))
     with tf.GradientTape() as tape:
         tape.watch(arguments[0])
         _, moving = normalization.batch_norm(*arguments, True)
@@ -118,100 +109,17 @@ def _batch(x, gamma, beta):
     return normalization.batch_norm(x, gamma, beta, zeros, ones, True)[0]
 
 
-def _group(x, gamma, beta):
-    return normalization.group_norm(x, gamma, beta, num_groups=2)
+def test_derivatives_equal_finite_differences():
+    normalizations.assert_derivatives_equal_finite_differences(_batch)
 
 
-@pytest.mark.parametrize("shape", [(3,), (3, 5, 2)])
-def test_groups_are_normalized_as_in_numpy(shape):
-    x, gamma, beta, *_ = _arguments(shape)
-    output = _group(x, gamma, beta)
-    for got, example in zip(output, x.numpy(), strict=True):
-        for group in (slice(0, 2), slice(2, 4)):
-            part = example[..., group]
-            normalized = (part - part.mean()) / np.sqrt(part.var() + 1e-5)
-            expected = normalized * gamma[group].numpy() + beta[group].numpy()
-            np.testing.assert_allclose(got[..., group], expected, rtol=1e-10)
-
-
-def test_groups_are_normalized_as_by_keras():
-    x, gamma, beta, *_ = _arguments((3, 5, 2), dtype=np.float32)
-    keras_layer = tf.keras.layers.GroupNormalization(groups=2, epsilon=1e-5)
-    keras_layer.build(x.shape)
-    keras_layer.set_weights([gamma.numpy(), beta.numpy()])
-    np.testing.assert_allclose(
-        _group(x, gamma, beta), keras_layer(x), rtol=1e-4, atol=1e-5
-    )
-
-
-def _gradients(function, arguments):
-    with tf.GradientTape() as tape:
-        tape.watch(arguments)
-        total = tf.reduce_sum(tf.sin(function(*arguments)))
-    return tape.gradient(total, arguments)
-
-
-def _hessian_product(function, arguments, direction):
-    with tf.GradientTape() as tape:
-        tape.watch(arguments)
-        gradients = _gradients(function, arguments)
-    return tape.gradient(gradients, arguments, output_gradients=direction)
-
-
-@pytest.mark.parametrize("function", [_batch, _group])
-def test_derivatives_equal_finite_differences(function):
-    arguments = _arguments((3, 2, 2))[:3]
-    direction = _arguments((3, 2, 2), seed=1)[:3]
-    step = 1e-5
-
-    def moved(sign):
-        return tuple(a + sign * step * d for a, d in zip(arguments, direction))
-
-    def total(arguments):
-        return tf.reduce_sum(tf.sin(function(*arguments)))
-
-    slope = (total(moved(1)) - total(moved(-1))) / (2 * step)
-    gradients = _gradients(function, arguments)
-    along = sum(tf.reduce_sum(g * d) for g, d in zip(gradients, direction))
-    np.testing.assert_allclose(along, slope, rtol=1e-6)
-
-    above, below = (_gradients(function, moved(sign)) for sign in (1, -1))
-    product = _hessian_product(function, arguments, direction)
-    for got, a, b in zip(product, above, below, strict=True):
-        assert np.abs(got).max() > 0.1
-        np.testing.assert_allclose(got, (a - b) / (2 * step), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("function", [_batch, _group])
 @pytest.mark.parametrize("shape", [(5,), (3, 2, 2)])
-def test_clients_are_vectorized(function, shape):
-    clients = [
-        (_arguments(shape, seed)[:3], _arguments(shape, seed + 9)[:3])
-        for seed in range(3)
-    ]
-
-    def run(client):
-        arguments, direction = client
-        gradients = _gradients(function, arguments)
-        return gradients, _hessian_product(function, arguments, direction)
-
-    batched = tf.vectorized_map(
-        run,
-        tf.nest.map_structure(lambda *values: tf.stack(values), *clients),
-        fallback_to_while_loop=False,
-    )
-    for index, one in enumerate(clients):
-        tf.nest.map_structure(
-            lambda got, expected, index=index: np.testing.assert_allclose(
-                got[index], expected, rtol=1e-8, atol=1e-10
-            ),
-            batched,
-            run(one),
-        )
+def test_clients_are_vectorized(shape):
+    normalizations.assert_clients_are_vectorized(_batch, shape)
 
 
 def test_statistics_of_clients_are_vectorized():
-    clients = [_arguments((3, 2, 2), seed) for seed in range(3)]
+    clients = [random_arguments((3, 2, 2), seed) for seed in range(3)]
 
     def moved(client):
         return normalization.batch_norm(*client, True)[1]

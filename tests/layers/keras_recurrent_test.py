@@ -5,11 +5,10 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 import tf_keras
 
 import tff_algos
-from tff_algos import execution
+from tests.testing.keras_rounds import round_of_fed_avg
 
 TIME, BATCH, INPUTS, UNITS = 5, 3, 2, 4
 PAIRS = {
@@ -145,38 +144,18 @@ def test_a_saved_model_is_loaded_with_its_layer(pair, tmp_path):
     np.testing.assert_array_equal(loaded(x), model(x))
 
 
-def _round_of_fed_avg(layer_class):
-    def model_fn():
-        return tff.learning.models.from_keras_model(
-            _model(layer_class),
-            loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            input_spec=(
-                tf.TensorSpec([None, TIME], tf.int32),
-                tf.TensorSpec([None], tf.int32),
-            ),
-        )
-
+def test_a_round_of_fed_avg_equals_that_with_keras_layer(pair):
     rng = np.random.default_rng(0)
     clients = [
-        tf.data.Dataset.from_tensor_slices(
-            (
-                rng.integers(7, size=(4, TIME), dtype=np.int32),
-                rng.integers(3, size=4, dtype=np.int32),
-            )
-        ).batch(2)
+        (
+            rng.integers(7, size=(4, TIME), dtype=np.int32),
+            rng.integers(3, size=4, dtype=np.int32),
+        )
         for _ in range(2)
     ]
-    with execution.in_process_context():
-        process = tff_algos.build_fed_avg(
-            model_fn, tff.learning.optimizers.build_sgdm(0.5)
-        )
-        before = process.initialize()
-        after = process.next(before, clients).state
-        return [process.get_model_weights(state).trainable for state in (before, after)]
-
-
-def test_a_round_of_fed_avg_equals_that_with_keras_layer(pair):
-    (before, own), (_, reference) = map(_round_of_fed_avg, pair)
+    (before, own), (_, reference) = (
+        round_of_fed_avg(lambda layer=layer: _model(layer), clients) for layer in pair
+    )
     for start, got, expected in zip(before, own, reference, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         assert np.abs(got - start).max() > 1e-4
