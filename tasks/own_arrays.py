@@ -11,6 +11,8 @@ from tasks.task import TaskError
 from tff_algos import messages
 
 _MAX_PIXEL = np.float32(255.0)
+# How far a mean may be rounded, in deviations.
+_MEAN_TOLERANCE = 1e-4
 _IMAGE_CHANNELS = (1, 3, 4)
 _MOST_CHANNELS = 16
 
@@ -294,8 +296,11 @@ class Scaling:
         lowest = features.min(axis=axes)
         is_constant = lowest == features.max(axis=axes)
         mean[is_constant], deviation[is_constant] = lowest[is_constant], 1.0
-        if features.dtype != np.float64:
-            mean, deviation = mean.astype(np.float32), deviation.astype(np.float32)
+        rounded = mean.astype(np.float32)
+        # Of float32 that are large, the rounded mean may be deviations away.
+        is_close = np.abs(rounded - mean) <= _MEAN_TOLERANCE * deviation
+        if features.dtype != np.float64 and is_close.all():
+            mean, deviation = rounded, deviation.astype(np.float32)
         return cls(mean=mean, deviation=deviation)
 
     def __call__(self, features: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Turns the columns of a table into features, labels and clients."""
 
 import csv
+import functools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -105,8 +106,8 @@ def names(argument: str, value: Any) -> tuple[str, ...]:
 def read_csv(path: pathlib.Path) -> Table:
     """Returns a CSV file's columns, text, by the names in its first line.
 
-    Cells are separated by what the first line has most: commas, semicolons, tabs or
-    bars.
+    Cells are separated by what divides the first line into most: commas, semicolons,
+    tabs or bars.
 
     Raises:
       TaskError: If the file cannot be read, has no rows, or lines differ in length.
@@ -116,7 +117,7 @@ def read_csv(path: pathlib.Path) -> Table:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            delimiter = max(_DELIMITERS, key=first.count)
+            delimiter = max(_DELIMITERS, key=functools.partial(_num_cells, first))
             rows, lines = _rows(csv.reader(file, delimiter=delimiter), path)
     except UnicodeDecodeError as error:
         raise TaskError(
@@ -148,6 +149,10 @@ def _refuse_compressed(path: pathlib.Path) -> None:
     for signature, reason in _COMPRESSED.items():
         if start.startswith(signature):
             raise TaskError(f"{path} cannot be read as CSV: {reason}.")
+
+
+def _num_cells(line: str, delimiter: str) -> int:
+    return len(next(csv.reader([line], delimiter=delimiter), ()))
 
 
 def _rows(reader: Any, path: pathlib.Path) -> tuple[list[list[str]], list[int]]:

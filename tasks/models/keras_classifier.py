@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
@@ -15,6 +16,8 @@ from tensorflow_federated.python.learning.models.functional import (
 from tasks.models import metrics
 from tff_algos import messages
 from tff_algos.models import graph_prediction
+
+_SIGMOIDS = (tf_keras.activations.sigmoid, tf.nn.sigmoid)
 
 
 class KerasModelError(ValueError):
@@ -41,8 +44,8 @@ def build(
     Raises:
       KerasModelError: If the model takes or returns something else, has nothing to train
         or layers that change weights without gradients, such as batch normalization,
-        computes in mixed precision, has regularizers or constraints, or is not made of
-        layers (sequential or functional).
+        computes in mixed precision, has regularizers, constraints or losses of its own,
+        or is not made of layers (sequential or functional) that can be made again.
     """
     _check(keras_model, example_shape, num_classes)
     classification = metrics.Classification()
@@ -69,7 +72,7 @@ def build(
             logits = model.predict_on_batch(weights, x, training)
         return tf.cast(logits, tf.float32)
 
-    return tff.learning.models.FunctionalModel(
+    functional = tff.learning.models.FunctionalModel(
         initial_weights=tuple(
             tuple(variable.numpy() for variable in group)
             for group in (
@@ -82,6 +85,8 @@ def build(
         metrics_fns=classification.metrics_fns(),
         input_spec=input_spec,
     )
+    _check_outputs(keras_model, functional)
+    return functional
 
 
 @attrs.frozen
@@ -152,17 +157,64 @@ def _check(
             raise KerasModelError(
                 f"the model {what} {_shown(found)}, expected {_shown(expected)}"
             )
-    last = keras_model.layers[-1]
-    activation = getattr(last, "activation", None)
-    if activation is tf_keras.activations.softmax or isinstance(
-        last, tf_keras.layers.Softmax
-    ):
+    if getattr(keras_model.layers[-1], "activation", None) in _SIGMOIDS:
         raise KerasModelError(
-            "the model returns probabilities, expected logits: leave out the softmax"
+            "the model ends in a sigmoid, expected logits: leave out the sigmoid"
         )
     if not keras_model.trainable_variables:
         raise KerasModelError("the model has no weights that are trainable")
     _check_layers(_all_layers(keras_model))
+
+
+def _check_outputs(
+    keras_model: tf_keras.Model, model: tff.learning.models.FunctionalModel
+) -> None:
+    """Compares the model that rounds train with Keras', on a batch."""
+    # These are pixels of an image as well as indices of an embedding.
+    shape = (4, *model.input_spec[0].shape[1:])
+    x = tf.constant(np.random.default_rng(0).uniform(size=shape), tf.float32)
+    with tf.GradientTape() as tape:
+        expected = keras_model(x, training=False)
+        losses = keras_model.losses
+    # Those of frozen layers' weights are constant.
+    if losses and any(
+        each is not None
+        for each in tape.gradient(losses, keras_model.trainable_variables)
+    ):
+        raise KerasModelError(
+            "the model adds losses of its own, expected none: rounds train on the "
+            "classification loss alone"
+        )
+    if _are_probabilities(expected.numpy()):
+        raise KerasModelError(
+            "the model returns probabilities, expected logits: leave out the softmax"
+        )
+    predict = graph_prediction.anywhere(model)
+    try:
+        predict(model.initial_weights, x, True)
+        found = predict(model.initial_weights, x, False)
+    # Layers may be anybody's code, which takes weights for variables.
+    except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
+        raise KerasModelError(
+            "its layers cannot be made again with weights that are no variables: "
+            f"{messages.one_line(error)}"
+        ) from error
+    # Dropout may be on in evaluation, too.
+    is_random = not _agree(keras_model(x, training=False), expected)
+    if not is_random and not _agree(found, expected):
+        raise KerasModelError(
+            "its layers, made again, give other outputs; a sequential model cannot have "
+            "the same layer twice (use the functional API)"
+        )
+
+
+def _are_probabilities(outputs: np.ndarray) -> bool:
+    return bool((outputs >= 0).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-3))
+
+
+def _agree(outputs: tf.Tensor, expected: tf.Tensor) -> bool:
+    largest = np.abs(expected).max()
+    return np.allclose(outputs, expected, rtol=0, atol=1e-3 * largest, equal_nan=True)
 
 
 def _all_layers(keras_model: tf_keras.Model) -> list[tf_keras.layers.Layer]:

@@ -129,10 +129,18 @@ def test_a_round_of_fed_avg_equals_that_with_keras_layer():
     assert np.abs(own[2] - before[2]).max() > 1e-4  # gamma
 
 
-def test_another_axis_is_one_line():
-    layer = PAIR[0](GROUPS, axis=1)
-    with pytest.raises(ValueError, match=r"expected axis=-1, found 1 of 3 axes"):
-        layer.build((2, CHANNELS, 3))
+@pytest.mark.parametrize(
+    ("axis", "shape", "message"),
+    [
+        (1, (2, CHANNELS, 3), r"expected axis=-1, found 1 of 3 axes"),
+        ([1, 2], (2, CHANNELS, 3), r"expected axis=-1, found \[1, 2\] of 3 axes"),
+        (-1, (CHANNELS,), r"expected inputs \[n, ..., channels\], found \(6,\)"),
+        (-1, tf.TensorShape(None), r"expected inputs \[n, ..., channels\], found <unk"),
+    ],
+)
+def test_other_axes_and_shapes_are_one_line(axis, shape, message):
+    with pytest.raises(ValueError, match=message):
+        PAIR[0](GROUPS, axis=axis).build(shape)
 
 
 def test_masks_are_refused():

@@ -132,6 +132,14 @@ def test_constants_whose_mean_is_rounded_become_0(count):
     np.testing.assert_allclose(scaling(np.array([[0.3]])), [[0.2]], rtol=1e-6)
 
 
+def test_large_numbers_get_the_mean_0():
+    steps = np.random.default_rng(0).integers(0, 4, size=(60, 3))
+    x = (1.7e9 + 128 * steps).astype(np.float32)
+    scaled = own_arrays.Scaling.of(x, standardize=True)(x)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(axis=0), 1.0, rtol=1e-5)
+
+
 def test_bytes_become_fractions_where_nothing_is_standardized():
     x = np.full((1, 2, 2, 1), 255, np.uint8)
     scaling = own_arrays.Scaling.of(x, standardize=False)

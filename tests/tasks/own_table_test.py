@@ -31,6 +31,11 @@ def write(tmp_path):
     return write
 
 
+def test_separators_in_quotes_separate_no_cells(write):
+    found = own_table.read_csv(write('"a, b, c, d";"label"\n0;x\n1;y'))
+    assert list(found.columns) == ["a, b, c, d", "label"]
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_a_file_has_columns(delimiter, write):
     lines = ["\ufeffage,ill", "31, yes", "", "4,no"]

@@ -31,12 +31,19 @@ class GroupNormalization(tf_keras.layers.GroupNormalization):
         super().__init__(*args, **kwargs)
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights; ValueError for another axis than the last one."""
-        if self.axis not in (-1, len(input_shape) - 1):
+        """Makes the weights; ValueError for another axis than the last one of several."""
+        rank = tf.TensorShape(input_shape).rank
+        if rank is None or rank < 2:
+            raise ValueError(
+                "tff_algos.layers.GroupNormalization: expected inputs [n, ..., channels], "
+                f"found {input_shape}."
+            )
+        if self.axis not in (-1, rank - 1):
+            # Keras wraps lists.
+            axis = self.axis if isinstance(self.axis, int) else list(self.axis)
             raise ValueError(
                 "tff_algos.layers.GroupNormalization: expected axis=-1, found "
-                f"{messages.shown(self.axis)} of {len(input_shape)} axes; Keras' layer "
-                "supports others."
+                f"{messages.shown(axis)} of {rank} axes; Keras' layer supports others."
             )
         super().build(input_shape)
 
@@ -44,8 +51,8 @@ class GroupNormalization(tf_keras.layers.GroupNormalization):
         """Returns the normalized inputs; see the class for shapes and errors."""
         if mask is not None:
             raise ValueError(
-                "tff_algos.layers.GroupNormalization: expected mask=None, found a mask; "
-                "Keras' layer supports it."
+                "tff_algos.layers.GroupNormalization: expected mask=None, found a mask "
+                "(of an Embedding with mask_zero=True?)."
             )
         x = tf.cast(inputs, tf.float32) if inputs.dtype.size < 4 else inputs
         channels = [x.shape[-1]]

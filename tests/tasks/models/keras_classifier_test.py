@@ -35,6 +35,21 @@ class _Scaled(layers.Layer):
         return inputs * self.factor
 
 
+@tf_keras.saving.register_keras_serializable("tests")
+class _Penalized(layers.Layer):
+    """A layer that adds to the loss."""
+
+    def call(self, inputs):
+        self.add_loss(tf.reduce_sum(inputs**2))
+        return inputs
+
+
+def _with_a_layer_twice():
+    dense = layers.Dense(2)
+    first = layers.Dense(2, input_shape=(6,))
+    return tf_keras.Sequential([first, dense, layers.ReLU(), dense])
+
+
 def _of_two_inputs():
     inputs = [tf_keras.Input((6,)), tf_keras.Input((6,))]
     return tf_keras.Model(inputs, layers.Dense(2)(layers.Add()(inputs)))
@@ -198,7 +213,29 @@ def test_a_model_of_float64_weights_trains(tmp_path):
     [
         (_sequential(layers.Dense(3)), r"returns \[n, 3\], expected \[n, 2\]"),
         (_sequential(layers.Dense(2, "softmax")), "probabilities, expected logits"),
-        (_sequential(layers.Dense(2), layers.Softmax()), "expected logits"),
+        (
+            _sequential(layers.Dense(2), layers.Softmax()),
+            "probabilities, expected logits",
+        ),
+        (_sequential(layers.Dense(2, tf.nn.softmax)), "probabilities, expected logits"),
+        (
+            _sequential(tf_keras.Sequential([layers.Dense(2, "softmax")])),
+            "probabilities, expected logits",
+        ),
+        (_sequential(layers.Dense(2, "sigmoid")), "a sigmoid, expected logits"),
+        (
+            _with_a_layer_twice(),
+            "made again, give other outputs; .* the same layer twice",
+        ),
+        (
+            _sequential(layers.Dense(2), layers.ActivityRegularization(l2=1.0)),
+            "adds losses of its own, expected none",
+        ),
+        (_sequential(layers.Dense(2), _Penalized()), "adds losses of its own"),
+        (
+            _sequential(layers.SpectralNormalization(layers.Dense(2))),
+            "cannot be made again with weights that are no variables",
+        ),
         (
             _sequential(layers.BatchNormalization(), layers.Dense(2)),
             "batch_normalization is a batch normalization, expected",
@@ -240,3 +277,13 @@ def test_models_that_do_not_fit_are_refused_in_one_line(keras, message):
     with pytest.raises(tasks.TaskError, match=f"own_data: model=.*{message}") as found:
         tasks.from_arrays(X, Y, IDS, model=keras)
     assert "\n" not in str(found.value)
+
+
+def test_layers_may_be_shared_random_in_evaluation_and_frozen_with_a_penalty():
+    inputs = tf_keras.Input((6,))
+    shared = layers.Dense(6, "relu")
+    frozen = layers.Dense(6, kernel_regularizer="l2", trainable=False)
+    dropped = layers.Dropout(0.5)(frozen(shared(shared(inputs))), training=True)
+    keras = tf_keras.Model(inputs, layers.Dense(2)(dropped))
+    model = keras_classifier.build(keras, (6,), 2)
+    assert len(model.initial_weights[0]) == 4 and len(model.initial_weights[1]) == 2
