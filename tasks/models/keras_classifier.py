@@ -170,7 +170,7 @@ def _check_outputs(
     keras_model: tf_keras.Model, model: tff.learning.models.FunctionalModel
 ) -> None:
     """Compares the model that rounds train with Keras', on a batch."""
-    # These are pixels of an image as well as indices of an embedding.
+    # In [0, 1), values are valid as pixels and as indices of an embedding.
     shape = (4, *model.input_spec[0].shape[1:])
     x = tf.constant(np.random.default_rng(0).uniform(size=shape), tf.float32)
     with tf.GradientTape() as tape:
@@ -193,18 +193,17 @@ def _check_outputs(
     try:
         predict(model.initial_weights, x, True)
         found = predict(model.initial_weights, x, False)
-    # Layers may be anybody's code, which takes weights for variables.
+    # Layers may assign to their weights, which are plain tensors here.
     except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
         raise KerasModelError(
-            "its layers cannot be made again with weights that are no variables: "
+            "the model's layers cannot be made again with weights that are no variables: "
             f"{messages.one_line(error)}"
         ) from error
-    # Dropout may be on in evaluation, too.
-    is_random = not _agree(keras_model(x, training=False), expected)
-    if not is_random and not _agree(found, expected):
+    # A model with dropout in evaluation does not agree even with itself.
+    if not _agree(found, expected) and _agree(keras_model(x, training=False), expected):
         raise KerasModelError(
-            "its layers, made again, give other outputs; a sequential model cannot have "
-            "the same layer twice (use the functional API)"
+            "the model's layers, made again, give other outputs; a sequential model "
+            "cannot have the same layer twice (use the functional API)"
         )
 
 

@@ -4,7 +4,6 @@ Constructor, weights and configuration are Keras'. What Keras computes and this 
 does not is refused; nothing is ignored.
 """
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -25,10 +24,6 @@ class GroupNormalization(tf_keras.layers.GroupNormalization):
 
     Not supported, and a ValueError: another axis than the last one, and masks.
     """
-
-    @functools.wraps(tf_keras.layers.GroupNormalization.__init__)
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
 
     def build(self, input_shape: Any) -> None:
         """Makes the weights; ValueError for another axis than the last one of several."""
