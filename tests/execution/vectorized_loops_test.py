@@ -9,38 +9,14 @@ from tensorflow.python.ops.parallel_for import pfor
 
 from tests.testing import equivalence
 from tests.testing.leaves import leaf_of
+from tests.testing.vectorized_leaves import assert_same_as_alone, vectorized
 from tff_algos import layers
 from tff_algos.execution import (
-    chunk_functions,
-    tracing,
     vectorization_faults,
     vectorized_loops,
 )
 
 SCALAR = tf.TensorSpec([], tf.float32)
-
-
-def vectorized(leaf, *tensors, stacked):
-    """Returns the traced function, of as many clients as the first tensor has."""
-
-    def run(*tensors):
-        clients = tf.shape(tensors[0])[0]
-        return chunk_functions.map_clients(leaf, clients, tensors, stacked)
-
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    return tracing.concrete_function(run, specs)
-
-
-def each_alone(leaf, *tensors):
-    run = tf.function(lambda *tensors: leaf(tensors))
-    outputs = [run(*client) for client in zip(*tensors, strict=True)]
-    return [np.stack(same) for same in zip(*outputs, strict=True)]
-
-
-def assert_same_as_alone(leaf, *tensors):
-    together = vectorized(leaf, *tensors, stacked=[True] * len(tensors))(*tensors)
-    for found, expected in zip(together, each_alone(leaf, *tensors), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def branches(function):
@@ -124,12 +100,23 @@ def test_gradients_of_lists_with_an_unknown_dimension():
 
 def test_tensorflows_own_conversions_are_back_afterwards():
     registry = pfor._pfor_converter_registry
-    before = dict(registry), pfor._stack_tensor_list_shape
+    before = dict(registry), pfor._stack_tensor_list_shape, pfor._stack
     with vectorized_loops.converted():
         assert dict(registry) != before[0]
     with pytest.raises(KeyError), vectorized_loops.converted():
         raise KeyError("while tracing")
-    assert (dict(registry), pfor._stack_tensor_list_shape) == before
+    assert (dict(registry), pfor._stack_tensor_list_shape, pfor._stack) == before
+
+
+def test_what_all_clients_share_is_repeated():
+    def constants(x):
+        return [x, tf.constant(3.0), tf.constant(["a", "b"]), tf.zeros([2, 0])]
+
+    x = tf.constant([1.0, 2.0])
+    _, *found = vectorized(leaf_of(constants, SCALAR), x, stacked=[True])(x)
+    expected = [[3.0, 3.0], [[b"a", b"b"]] * 2, np.zeros([2, 2, 0])]
+    for repeated, value in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(repeated, value)
 
 
 LAYERS = {

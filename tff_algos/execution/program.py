@@ -38,6 +38,7 @@ class Program:
         self._default_num_clients = resources.default_num_clients
         self._steps = [_Step(step, resources) for step in plan.steps]
         self._unneeded = _unneeded_after(plan)
+        self._embed_client = types.Embedder()
         self._calls = 0
         self._description = Lazy(lambda: "not called yet")
 
@@ -61,7 +62,7 @@ class Program:
             raise TypeError(f"Expected an argument of type {parameter}, found None.")
         values = _Values(self._num_clients(arg))
         if parameter is not None:
-            embedded = _embed(arg, parameter)
+            embedded = _embed(arg, parameter, self._embed_client)
             for port, value in zip(
                 self._plan.dataflow.parameters, embedded, strict=True
             ):
@@ -252,15 +253,17 @@ def _naming(name: str | None) -> Iterator[None]:
         raise TypeError(f"{name}: {error}") from error
 
 
-def _embed(arg: Any, type_spec: tff.Type) -> Iterator[Any]:
+def _embed(
+    arg: Any, type_spec: tff.Type, embed_client: types.Embedder
+) -> Iterator[Any]:
     """Yields the values of a parameter's ports, in order."""
     match type_spec:
         case tff.StructType():
             for name, value, element in _elements(arg, type_spec):
                 with _naming(name):
-                    yield from _embed(value, element)
+                    yield from _embed(value, element, embed_client)
         case tff.FederatedType() if _differs(type_spec):
-            yield from _embed_clients(arg, type_spec.member)
+            yield from _embed_clients(arg, type_spec.member, embed_client)
         case tff.FederatedType():
             yield from types.embed(arg, type_spec.member)
         case tff.FunctionType():
@@ -274,13 +277,14 @@ def _differs(type_spec: tff.FederatedType) -> bool:
     return type_spec.placement is tff.CLIENTS and not type_spec.all_equal
 
 
-def _embed_clients(values: Sequence[Any], member: tff.Type) -> Iterator[list[Any]]:
+def _embed_clients(
+    values: Sequence[Any], member: tff.Type, embed_client: types.Embedder
+) -> Iterator[list[Any]]:
     """Yields all clients' tensors or datasets, for each tensor of the type."""
     columns: list[list[Any]] = [[] for _ in types.flatten(member)]
-    embedder = types.Embedder(member)
     for position, value in enumerate(values):
         try:
-            tensors = embedder(value)
+            tensors = embed_client(value, member)
         except TypeError as error:
             raise TypeError(f"Client {position} of {len(values)}: {error}") from error
         for column, tensor in zip(columns, tensors, strict=True):

@@ -5,15 +5,18 @@ sequence in its type, in the order of the type. A sequence is the variant tensor
 dataset.
 """
 
+import collections
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops
-from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.common_libs import py_typecheck, structure
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.types import type_conversions
@@ -52,25 +55,30 @@ def tensor_spec(type_spec: tff.Type) -> tf.TensorSpec:
 
 
 class Embedder:
-    """Embeds many values of one type, checking their common properties once."""
+    """Embeds many values, checking each dataset and each kind of element once."""
 
-    def __init__(self, type_spec: tff.Type):
-        self._type = type_spec
-        self._checked: dict[tff.SequenceType, Any] = {}
+    def __init__(self):
+        self._specs: dict[tff.SequenceType, Any] = {}
+        self._types: weakref.WeakKeyDictionary[tf.data.Dataset, tff.SequenceType]
+        self._types = weakref.WeakKeyDictionary()
 
-    def __call__(self, value: Any) -> list[tf.Tensor | tf.data.Dataset]:
+    def __call__(
+        self, value: Any, type_spec: tff.Type
+    ) -> list[tf.Tensor | tf.data.Dataset]:
         """Returns the tensors of `embed`, with sequences as datasets."""
-        return list(embed(value, self._type, self._embed_sequence))
+        return list(embed(value, type_spec, self._embed_sequence))
 
     def _embed_sequence(
         self, value: Any, type_spec: tff.SequenceType
     ) -> tf.data.Dataset:
-        known = isinstance(value, tf.data.Dataset) and (
-            value.element_spec == self._checked.get(type_spec)
-        )
-        if not known:
-            value = as_dataset(value, type_spec)
-            self._checked[type_spec] = value.element_spec
+        if not isinstance(value, tf.data.Dataset):
+            return as_dataset(value, type_spec)
+        if self._types.get(value) is type_spec:
+            return value
+        if value.element_spec != self._specs.get(type_spec):
+            as_dataset(value, type_spec)
+            self._specs[type_spec] = value.element_spec
+        self._types[value] = type_spec
         return value
 
 
@@ -258,3 +266,51 @@ def extract(tensors: Iterator[tf.Tensor], type_spec: tff.Type) -> Any:
                     for name, element in structure.iter_elements(type_spec)
                 ]
             )
+
+
+def containers(type_spec: tff.Type) -> Callable[[Any], Any]:
+    """Returns `tff.types.type_to_py_container` for values of a type.
+
+    TFF's function examines the type for every value, which takes as long as a step of a
+    small model; this one does it here.
+
+    Args:
+      type_spec: The type of a computation's result.
+
+    Returns:
+      The function from `tff.structure.Struct`s to the type's Python containers.
+    """
+    match type_spec:
+        case tff.FederatedType(all_equal=False):
+            convert = containers(type_spec.member)
+            return lambda values: [convert(value) for value in values]
+        case tff.FederatedType():
+            return containers(type_spec.member)
+        case tff.StructType():
+            pack = _container(type_spec)
+            elements = [
+                containers(element) for _, element in structure.iter_elements(type_spec)
+            ]
+            return lambda value: pack(
+                [convert(each) for convert, each in zip(elements, value, strict=True)]
+            )
+        case _:
+            return lambda value: value
+
+
+def _container(type_spec: tff.StructType) -> Callable[[Sequence[Any]], Any]:
+    """Returns the function from a struct's elements to its Python container."""
+    names = structure.name_list_with_nones(type_spec)
+    kind = type_spec.python_container
+    if kind in (None, list, tuple) and not any(names):
+        return kind or tuple
+    if kind in (None, dict, collections.OrderedDict) and all(names):
+        named = kind or collections.OrderedDict
+        return lambda values: named(zip(names, values, strict=True))
+    if all(names) and (
+        isinstance(kind, py_typecheck.SupportsNamedTuple) or attrs.has(kind)
+    ):
+        return lambda values: kind(**dict(zip(names, values, strict=True)))
+    return lambda values: tff.types.type_to_py_container(
+        structure.Struct(list(zip(names, values, strict=True))), type_spec
+    )

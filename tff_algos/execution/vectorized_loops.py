@@ -4,7 +4,8 @@
 adds a branch to each iteration and an array for each variable. Recurrent layers run the
 same number of iterations for all clients, so their loops need neither. It also forgets
 the shape of a list's elements if any dimension is unknown, as the batch size of Keras'
-layers is, and knows no zeros of lists.
+layers is, and knows no zeros of lists. What all clients share, it repeats for each by
+an op that takes twice as long as another.
 """
 
 import contextlib
@@ -15,20 +16,22 @@ import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.parallel_for import pfor
 
-from tff_algos.execution import graph_contents, vectorized_ops
+from tff_algos.execution import graph_contents, vectorized_branches, vectorized_ops
 
 _REGISTRY_LOCK = threading.RLock()
 _ELEMENT_SHAPE_OF_ALL = pfor._stack_tensor_list_shape
+_REPEATED = pfor._stack
 
 
 @contextlib.contextmanager
 def converted() -> Iterator[None]:
-    """Makes `tf.vectorized_map` convert as this module and `vectorized_ops` do."""
+    """Makes `tf.vectorized_map` convert as this and the other `vectorized_` modules."""
     registry = pfor._pfor_converter_registry
     with _REGISTRY_LOCK:
         before = {op: registry[op] for op in _CONVERTERS if op in registry}
         registry.update(_CONVERTERS)
         pfor._stack_tensor_list_shape = _element_shape_of_all
+        pfor._stack = _repeated
         try:
             yield
         finally:
@@ -36,6 +39,7 @@ def converted() -> Iterator[None]:
                 del registry[op]
             registry.update(before)
             pfor._stack_tensor_list_shape = _ELEMENT_SHAPE_OF_ALL
+            pfor._stack = _REPEATED
 
 
 def _convert_loop(pfor_input: pfor._PforInput) -> list[pfor.WrappedTensor]:
@@ -140,6 +144,15 @@ def _convert_zeros_like(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     return pfor.wrap(zeros)
 
 
+def _repeated(tensor: tf.Tensor, num_clients: tf.Tensor) -> pfor.WrappedTensor:
+    """Repeats a tensor for each client."""
+    if tensor.dtype == tf.variant:
+        return _REPEATED(tensor, num_clients)
+    count = tf.reshape(tf.cast(num_clients, tf.int32), [1])
+    shape = tf.concat([count, tf.shape(tensor)], axis=0)
+    return pfor.wrap(tf.broadcast_to(tensor, shape))
+
+
 def _element_shape_of_all(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor:
     """Returns the shape of the elements of a list with all clients.
 
@@ -173,6 +186,7 @@ def _convert_element_shape(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
 
 
 _CONVERTERS = {
+    **vectorized_branches.CONVERTERS,
     **vectorized_ops.CONVERTERS,
     "TensorListElementShape": _convert_element_shape,
     **dict.fromkeys(graph_contents.LOOPS, _convert_loop),
