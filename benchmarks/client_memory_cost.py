@@ -1,7 +1,7 @@
 """Measures the cost of clients' rows: time and memory per round by population.
 
     python benchmarks/client_memory_cost.py
-    python benchmarks/client_memory_cost.py --populations=1000,100000 --rows=10000
+    python benchmarks/client_memory_cost.py --populations=1000,100000 --row_weights=10000
 
 Every round reads and writes the rows of a random cohort, as a run does between two
 rounds of training; nothing is trained. Rows are in a file in a temporary folder.
@@ -30,6 +30,8 @@ from absl import app, flags
 import tff_algos
 from benchmarks.comparison import tables
 
+_ROUNDS_PER_CHECKPOINT = 10
+
 _POPULATIONS = flags.DEFINE_list(
     "populations", ["1000", "10000", "100000"], "Numbers of clients."
 )
@@ -37,7 +39,9 @@ _WEIGHTS = flags.DEFINE_integer(
     "row_weights", 10_000, "Numbers per row.", lower_bound=1
 )
 _COHORT = flags.DEFINE_integer("cohort", 100, "Clients per round.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("memory_rounds", 200, "Rounds.", lower_bound=2)
+_ROUNDS = flags.DEFINE_integer(
+    "memory_rounds", 200, "Rounds.", lower_bound=_ROUNDS_PER_CHECKPOINT
+)
 
 _MEGABYTE = 2**20
 
@@ -63,7 +67,7 @@ def measure(population: int) -> list[str]:
             )
             seconds.append(time.perf_counter() - start)
             del datasets
-            if number % 10 == 9:
+            if (number + 1) % _ROUNDS_PER_CHECKPOINT == 0:
                 start = time.perf_counter()
                 memory.save()
                 saves.append(time.perf_counter() - start)
