@@ -218,6 +218,11 @@ def from_client_data(
                 "must be single examples of one shape (dataset.unbatch() of batches): "
                 f"{messages.one_line(error)}"
             ) from error
+        except tf.errors.OpError as error:
+            raise TaskError(
+                f"{name}: client {messages.shown(client_id)} cannot be read: "
+                f"{messages.one_line(error)}"
+            ) from error
         found = [_pair(batch, features, label, name) for batch in batches]
         if not found:
             raise TaskError(

@@ -63,6 +63,13 @@ def test_keras_3_that_is_already_in_use_is_one_clear_error():
     assert "import tff_algos before tensorflow" in last
 
 
+def test_tf_keras_may_be_imported_first():
+    program = (
+        "import tf_keras, tff_algos, tensorflow_federated as tff; print(tff.CLIENTS)"
+    )
+    assert _run(program).stdout.strip() == "CLIENTS"
+
+
 def test_tensorflow_may_be_imported_first_and_then_logs_as_it_does():
     program = (
         "import tensorflow as tf; from tff_algos import compat; "

@@ -125,6 +125,19 @@ def _check_keras() -> None:
         )
 
 
+def _find_tf_keras() -> None:
+    """Leads `import tensorflow.compat.v2.keras` to tf-keras.
+
+    TensorFlow chooses the folder when it imports `tensorflow.compat.v2`, which an earlier
+    import, as that of `tf_keras`, may have done.
+    """
+    for name in ("v1", "v2"):
+        module = sys.modules.get(f"tensorflow.compat.{name}")
+        if module is not None:
+            package = importlib.import_module(f"tf_keras.api._{name}")
+            module.__path__ = [*package.__path__, *module.__path__]
+
+
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
@@ -236,6 +249,7 @@ def install() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _enable_onednn()
     _check_keras()
+    _find_tf_keras()
     if not any(isinstance(finder, _UnusedPackageFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _UnusedPackageFinder())
         prepared = {

@@ -1,5 +1,6 @@
 """A user's Keras model as a classifier whose metrics are those of the tasks."""
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
+from tensorflow.python.framework import func_graph
 from tensorflow_federated.python.learning.models.functional import (
     KerasFunctionalModelError,
 )
@@ -17,6 +19,8 @@ from tasks.models import metrics
 from tff_algos import messages
 from tff_algos.models import graph_prediction
 
+# TFF averages no others.
+_DTYPES = ("float16", "float32", "float64")
 _SIGMOIDS = (tf_keras.activations.sigmoid, tf.nn.sigmoid)
 
 
@@ -57,12 +61,18 @@ def build(
     try:
         with graph_prediction.keras_classes_kept():
             model = tff.learning.models.functional_model_from_keras(
-                keras_model, loss, input_spec
+                functools.partial(_clone, keras_model), loss, input_spec
             )
             variables = _variables_of_clones(keras_model)
-    # Keras cannot clone layers of one's own that do not say how to make them again.
-    except (KerasFunctionalModelError, NotImplementedError, ValueError) as error:
-        raise KerasModelError(messages.one_line(error)) from error
+    # Keras cannot clone layers of one's own that do not say how to make them again, nor
+    # any with functions that it cannot name.
+    except (
+        KerasFunctionalModelError,
+        NotImplementedError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise KerasModelError(_why_not_cloned(keras_model, error)) from error
 
     @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
@@ -87,6 +97,31 @@ def build(
     )
     _check_outputs(keras_model, functional)
     return functional
+
+
+def _clone(keras_model: tf_keras.Model) -> tf_keras.Model:
+    """Makes a model's layers again, of variables that the caller's scope creates.
+
+    In a graph, Keras calls new layers on placeholders. In a graph of their own, ops that
+    run although nothing reads their results, such as assertions, do not ask for values.
+    """
+    with func_graph.FuncGraph("unused").as_default():
+        return tf_keras.models.clone_model(keras_model)
+
+
+def _why_not_cloned(keras_model: tf_keras.Model, error: Exception) -> str:
+    for layer in _all_layers(keras_model):
+        try:
+            type(layer).from_config(layer.get_config())
+        except TypeError:
+            return (
+                f"the layer {layer.name} cannot be made again from its configuration: "
+                "register its functions by "
+                "tf_keras.utils.register_keras_serializable"
+            )
+        except (NotImplementedError, ValueError):
+            break
+    return messages.one_line(error)
 
 
 @attrs.frozen
@@ -235,6 +270,16 @@ def _check_layers(layers: Sequence[tf_keras.layers.Layer]) -> None:
             raise KerasModelError(
                 f"the layer {each.name} has a {ignored}, expected none: rounds train on "
                 "the classification loss alone"
+            )
+        if getattr(each, "stateful", False):
+            raise KerasModelError(
+                f"the layer {each.name} is stateful, expected layers that remember "
+                "nothing from batch to batch"
+            )
+        if each.trainable_variables and each.variable_dtype not in _DTYPES:
+            raise KerasModelError(
+                f"the layer {each.name} has weights of {each.variable_dtype}, expected "
+                f"one of {', '.join(_DTYPES)}"
             )
         if each.compute_dtype != each.variable_dtype:
             raise KerasModelError(

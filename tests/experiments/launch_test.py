@@ -216,6 +216,20 @@ def test_algorithms_and_tasks_are_names_or_what_these_stand_for(algo, task, mess
         experiments.run(algo, task)
 
 
+def test_a_folder_is_a_path():
+    with pytest.raises(HyperparameterError, match="output_dir=3 .*: expected a path"):
+        experiments.run("fedavg", "adult", output_dir=3)
+
+
+@pytest.mark.parametrize("setting", [{"data": "generated"}, {"cache_dir": "elsewhere"}])
+def test_a_loaded_task_keeps_its_data(setting):
+    x, y = np.zeros([30, 2]), np.arange(30) % 2
+    task = tasks.from_arrays(x, y, client_ids=["a", "b", "c"] * 10)
+    message = "cannot be used with a task whose data have been loaded"
+    with pytest.raises(HyperparameterError, match=message):
+        experiments.run("fedavg", task, **setting)
+
+
 def test_an_initial_model_may_be_a_path(result, tmp_path):
     again = experiments.run(
         "fedavg",

@@ -209,6 +209,18 @@ def test_keys_that_have_to_be_named_are_missing():
         tasks.from_client_data(data("x", "z"))
 
 
+def test_a_file_that_cannot_be_read_names_its_client(tmp_path):
+    path = tmp_path / "ann.txt"
+    path.write_text("one\n")
+    clients = tff.simulation.datasets.FilePerUserClientData(
+        {"ann": str(path)},
+        lambda path: tf.data.TextLineDataset(path).map(lambda line: (line, 0)),
+    )
+    path.unlink()
+    with pytest.raises(TaskError, match="'ann' cannot be read: .*No such file"):
+        tasks.from_client_data(clients)
+
+
 def test_what_is_no_client_data_is_refused():
     with pytest.raises(HyperparameterError, match=r"client_data=\[1, 2\] .*ClientData"):
         tasks.from_client_data([1, 2])

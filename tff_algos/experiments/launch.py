@@ -36,6 +36,7 @@ from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
 from tff_algos.hyperparameters import (
     HyperparameterError,
+    UnusableHyperparameterError,
     check_list,
     declared,
 )
@@ -124,6 +125,12 @@ def run(
         if not isinstance(value, kinds):
             what = " or a ".join(kind.__name__ for kind in kinds)
             raise HyperparameterError(name, value, f"a name or a {what}")
+    if isinstance(task, Task):
+        for name in ("data", "cache_dir"):
+            value, usual = getattr(launch, name), getattr(Launch(), name)
+            if value != usual:
+                why = "with a task whose data have been loaded"
+                raise UnusableHyperparameterError(name, value, why)
     set_context(launch)
     spec = with_folder(build_spec(recipe, task, settings, launch), launch)
     return runner.run(spec)

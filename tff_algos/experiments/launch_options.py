@@ -1,6 +1,7 @@
 """Where a run's data come from, where its results go, and what runs it."""
 
 import math
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -35,6 +36,11 @@ def _check_names(launch: Any, field: attrs.Attribute, value: Any) -> None:
     check_list(field.name, value)
 
 
+def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
+    if not isinstance(value, str | os.PathLike | None):
+        raise HyperparameterError(field.name, value, "a path")
+
+
 @attrs.frozen(kw_only=True)
 class Launch:
     """Where a run's data come from, where its results go, and what runs it.
@@ -56,8 +62,10 @@ class Launch:
     data: Literal["auto", "tff", "generated"] = attrs.field(
         default="auto", validator=_check_choice
     )
-    cache_dir: str | None = None
-    output_dir: str | pathlib.Path | None = None
+    cache_dir: str | None = attrs.field(default=None, validator=_check_path)
+    output_dir: str | pathlib.Path | None = attrs.field(
+        default=None, validator=_check_path
+    )
     resume: bool = attrs.field(default=True, validator=_check_choice)
     runtime: Runtime = attrs.field(default="in_process", validator=_check_choice)
     runtime_devices: Sequence[str] | None = None

@@ -130,6 +130,7 @@ def test_counts_below_one_are_errors(program, name):
             {"modules": "fed_yogi"},
             r"modules='fed_yogi' .*such as \['fed_yogi",
         ),
+        (["fedavg"], {"grid": "q=0.1"}, "grid='q=0.1': expected lists of values"),
         (["fedavg"], {"grid": {"q": 0.1}}, "grid: q=0.1, expected a list of values"),
     ],
 )

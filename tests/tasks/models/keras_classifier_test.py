@@ -8,7 +8,7 @@ import tf_keras
 
 import tasks
 from tasks.models import keras_classifier
-from tff_algos import experiments
+from tff_algos import execution, experiments
 from tff_algos.models import graph_prediction
 
 layers = tf_keras.layers
@@ -47,7 +47,13 @@ class _Penalized(layers.Layer):
 def _with_a_layer_twice():
     dense = layers.Dense(2)
     first = layers.Dense(2, input_shape=(6,))
-    return tf_keras.Sequential([first, dense, layers.ReLU(), dense])
+    return tf_keras.Sequential([first, dense, layers.Activation("tanh"), dense])
+
+
+def _stateful():
+    inputs = tf_keras.Input(batch_shape=(4, 6))
+    hidden = layers.GRU(2, stateful=True)(layers.Reshape((6, 1))(inputs))
+    return tf_keras.Model(inputs, layers.Dense(2)(hidden))
 
 
 def _of_two_inputs():
@@ -263,6 +269,15 @@ def test_a_model_of_float64_weights_trains(tmp_path):
             _sequential(_Scaled(2.0), layers.Dense(2)),
             "with arguments .* must override `get_config`",
         ),
+        (
+            _sequential(layers.Dense(2, activation=tf.sin)),
+            "the layer dense.* cannot be made again .*: register its functions",
+        ),
+        (
+            _sequential(layers.Dense(2, dtype="bfloat16")),
+            "dense.* has weights of bfloat16, expected one of float16, float32, float64",
+        ),
+        (_stateful(), "the layer gru.* is stateful, expected layers that remember"),
         (_frozen(0, 1, 2), "no weights that are trainable"),
         (_of_two_inputs(), r"takes several tensors, expected \[n, 6\]"),
         (_subclassed(), "not made of layers, expected a sequential or functional one"),
@@ -277,6 +292,25 @@ def test_models_that_do_not_fit_are_refused_in_one_line(keras, message):
     with pytest.raises(tasks.TaskError, match=f"own_data: model=.*{message}") as found:
         tasks.from_arrays(X, Y, IDS, model=keras)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "context", [execution.in_process_context, execution.native_context]
+)
+def test_layers_may_assert_and_draw(context):
+    """In a graph, Keras calls new layers on placeholders that cannot be fed."""
+    encoding = layers.CategoryEncoding(9, output_mode="count", input_shape=(6,))
+    keras = tf_keras.Sequential([encoding, layers.Dropout(0.5), layers.Dense(2)])
+    model = keras_classifier.build(keras, (6,), 2)
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    process = tff.learning.algorithms.build_fed_sgd(model, sgd)
+    batch = RANDOM.integers(0, 9, (20, 6)).astype(np.float32), Y[:20]
+    clients = [tf.data.Dataset.from_tensors(batch)]
+    with context():
+        output = process.next(process.initialize(), clients)
+        after = process.get_model_weights(output.state).trainable
+    assert output.metrics["client_work"]["train"]["num_examples"] == 20
+    assert np.abs(after[0] - model.initial_weights[0][0]).max() > 1e-3
 
 
 def test_layers_may_be_shared_random_in_evaluation_and_frozen_with_a_penalty():

@@ -123,6 +123,11 @@ def compare(
     contenders = tuple(map(os.fspath, contenders))
     common = [f"--{name}={_text(value)}" for name, value in settings.items()]
     common += [f"--module={name}" for name in modules]
+    if not isinstance(grid, Mapping | None):
+        raise ComparisonError(
+            f"grid={messages.shown(grid)}: expected lists of values by setting, such as "
+            '{"client_learning_rate": [0.1, 0.3]}.'
+        )
     axes = [_axis(name, values) for name, values in (grid or {}).items()]
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if not isinstance(value, numbers.Integral) or value < 1:
