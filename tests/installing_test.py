@@ -1,4 +1,4 @@
-"""The commands of docs/runs.md that install the project, run in a copy of it."""
+"""The commands that install the project and build its site, run in a copy of it."""
 
 import os
 import pathlib
@@ -15,10 +15,15 @@ from packaging import utils
 
 from tests.testing.command_line import ROOT, SMALL
 
-_NOT_IN_A_CLONE = shutil.ignore_patterns(
-    *(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__"),
-    *("build", "dist", "runs", "site"),
+_HIDDEN = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__"
 )
+_MADE = {"build", "dist", "runs", "site"}
+
+
+def _not_in_a_clone(folder: str, names: list[str]) -> set[str]:
+    made = _MADE if pathlib.Path(folder) == ROOT else set()
+    return _HIDDEN(folder, names) | made.intersection(names)
 
 
 def _page() -> str:
@@ -51,7 +56,7 @@ def _run(command: str, folder: pathlib.Path) -> str:
 def clone(tmp_path_factory):
     """A clone in which the page's commands without `make` ran; yields its folder."""
     folder = tmp_path_factory.mktemp("installing") / "clone"
-    shutil.copytree(ROOT, folder, ignore=_NOT_IN_A_CLONE)
+    shutil.copytree(ROOT, folder, ignore=_not_in_a_clone)
     create, install, run = _block("python3 -m venv")
     python = pathlib.Path(sys.base_prefix, "bin", "python3")
     _run(create.replace("python3", str(python), 1), folder)
@@ -140,3 +145,11 @@ def _fetched(address: str) -> bytes:
         except urllib.error.URLError:
             time.sleep(0.2)
     raise TimeoutError(address)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_broken_links(clone):
+    """It is strict: a link or reference that leads nowhere is an error."""
+    python = pathlib.Path(sys.base_prefix, "bin", "python3")
+    _run(f"make site PYTHON={python}", clone)
+    assert "Reptile" in (clone / "site" / "algorithms.html").read_text()

@@ -1,6 +1,7 @@
 """The benchmark's plots."""
 
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.figure
@@ -27,6 +28,7 @@ _STYLES = {
     "bare_tf": ("bare TF loop", "black"),
 }
 _MARKERS = {"fedjax": "s", "bare_tf": "D", "tff_in_process": "^"}
+_TITLE_WIDTH = 55  # Characters, beside another panel.
 _NUM_ROUNDS = np.unique(np.geomspace(1, 1000, 60).round())
 
 
@@ -101,7 +103,7 @@ def plot_rounds(
         axis.set_xlim(low / 1.6, high * 3)  # Room for the last number.
         _plain_ticks(axis.xaxis)
         axis.set_xlabel("seconds per round: median, minimum to maximum")
-        axis.set_title(title, fontsize=10)
+        axis.set_title(textwrap.fill(title, _TITLE_WIDTH), fontsize=10)
         axis.grid(axis="x", which="both", alpha=0.25)
     figure.suptitle("A round of Federated Averaging")
     _save(figure, path)
@@ -131,7 +133,7 @@ def plot_time_to_rounds(
         _plain_ticks(axis.yaxis)
         axis.set_xlabel("rounds")
         axis.set_ylabel("seconds since the start")
-        axis.set_title(title, fontsize=10)
+        axis.set_title(textwrap.fill(title, _TITLE_WIDTH), fontsize=10)
         axis.grid(which="both", alpha=0.2)
         axis.legend(fontsize=8, loc="upper left")
     figure.suptitle(
@@ -161,7 +163,7 @@ def plot_growth(
         _plain_ticks(axis.yaxis)
         axis.set_xlabel(label)
         axis.set_ylabel("seconds per round")
-        axis.set_title(title, fontsize=10)
+        axis.set_title(textwrap.fill(title, _TITLE_WIDTH), fontsize=10)
         axis.grid(which="both", alpha=0.2)
     axes[0].legend(fontsize=9, loc="upper left")
     figure.suptitle("How a round grows (medians; shaded: minimum to maximum)")
