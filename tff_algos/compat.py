@@ -128,8 +128,8 @@ def _check_keras() -> None:
 def _find_tf_keras() -> None:
     """Leads `import tensorflow.compat.v2.keras` to tf-keras.
 
-    TensorFlow chooses the folder when it imports `tensorflow.compat.v2`, which an earlier
-    import, as that of `tf_keras`, may have done.
+    TensorFlow chooses the folder when `tensorflow.compat.v2` is imported. An earlier
+    import, such as that of `tf_keras`, may have made it choose Keras 3.
     """
     for name in ("v1", "v2"):
         module = sys.modules.get(f"tensorflow.compat.{name}")

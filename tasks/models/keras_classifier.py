@@ -100,16 +100,18 @@ def build(
 
 
 def _clone(keras_model: tf_keras.Model) -> tf_keras.Model:
-    """Makes a model's layers again, of variables that the caller's scope creates.
+    """Makes a model's layers again, with variables from the caller's creator scope.
 
-    In a graph, Keras calls new layers on placeholders. In a graph of their own, ops that
-    run although nothing reads their results, such as assertions, do not ask for values.
+    In a graph, Keras calls new layers on placeholders. Assertions and other ops that run
+    although nothing reads their results would need values for these, so the layers are
+    made in a graph that never runs.
     """
     with func_graph.FuncGraph("unused").as_default():
         return tf_keras.models.clone_model(keras_model)
 
 
 def _why_not_cloned(keras_model: tf_keras.Model, error: Exception) -> str:
+    """Returns the message for an error of cloning; names the layer where it can."""
     for layer in _all_layers(keras_model):
         try:
             type(layer).from_config(layer.get_config())

@@ -296,7 +296,7 @@ def _transform_argument(arg: Any) -> Any:
     """Converts the values that TFF packed to NumPy, as TFF's own contexts do."""
 
     def to_python(value: Any) -> Any:
-        # Clients' datasets stay as they are; to visit each takes a tenth of a short round.
+        # Clients' datasets stay as they are. Visiting each would slow down short rounds.
         if isinstance(value, list) and all(
             isinstance(each, tf.data.Dataset) for each in value
         ):

@@ -10,7 +10,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 from tff_algos.execution import graph_contents
 
-# Ops of a branch that is converted twice: for all clients and for some.
+# Longer branches are converted once, not for all clients and again for some.
 _MAX_OPS = 100
 
 

@@ -4,8 +4,8 @@
 adds a branch to each iteration and an array for each variable. Recurrent layers run the
 same number of iterations for all clients, so their loops need neither. It also forgets
 the shape of a list's elements if any dimension is unknown, as the batch size of Keras'
-layers is, and knows no zeros of lists. What all clients share, it repeats for each by
-an op that takes twice as long as another.
+layers is, and knows no zeros of lists. It repeats what all clients share by `tf.tile`,
+which takes twice as long as `tf.broadcast_to`.
 """
 
 import contextlib
