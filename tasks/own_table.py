@@ -1,6 +1,7 @@
 """Turns the columns of a table into features, labels and clients."""
 
 import csv
+import datetime
 import functools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ _COMPRESSED = {
         "it is compressed (ZIP, as NPZ and XLSX files are): unpack it or save it as CSV"
     ),
 }
+_TIMES = (datetime.date, datetime.time, datetime.timedelta)
 # What a column should have instead, by the kind of its NumPy type.
 _DAYS = "numbers: replace it by numbers, such as days"
 _EXPECTED = {
@@ -300,11 +302,12 @@ def _numbers(table: Table, column: str) -> np.ndarray:
         complex numbers.
     """
     values = table.columns[column]
-    if values.dtype.kind in _EXPECTED:
+    found, expected = _type_and_expected(values)
+    if expected:
         raise TaskError(
-            f"{table.name}: column {messages.shown(column)} is of type {values.dtype}, "
-            f"expected {_EXPECTED[values.dtype.kind]}, or name the columns to learn "
-            f"from in {table.option('features')}."
+            f"{table.name}: column {messages.shown(column)} is of type {found}, "
+            f"expected {expected}, or name the columns to learn from in "
+            f"{table.option('features')}."
         )
     if values.dtype.kind == "O":
         values = own_arrays.as_words(values)
@@ -323,6 +326,15 @@ def _numbers(table: Table, column: str) -> np.ndarray:
         )
     _refuse_missing(table, column)
     return numbers[:, np.newaxis]
+
+
+def _type_and_expected(values: np.ndarray) -> tuple[str, str]:
+    """Returns values' type and, if they cannot be numbers, what should replace them."""
+    if values.dtype.kind == "O":
+        # As pandas gives times with a time zone.
+        times = [type(each).__name__ for each in values if isinstance(each, _TIMES)]
+        return (times[0], _DAYS) if times else ("object", "")
+    return str(values.dtype), _EXPECTED.get(values.dtype.kind, "")
 
 
 def _advice(table: Table, text: str) -> str:

@@ -1,6 +1,7 @@
 """Own data become a task in one call: clients, held-out examples, refusals."""
 
 import collections
+import datetime
 
 import numpy as np
 import pytest
@@ -288,6 +289,13 @@ def test_tables_that_mean_nothing_are_refused():
         TaskError, match=r"'when' is of type datetime64\[D\], expected n"
     ):
         tasks.from_data_frame({"when": days, "label": [0, 1, 0, 1]}, "label")
+    # As pandas gives a column of times with a time zone.
+    noon = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
+    zoned = np.array([None, noon, noon, noon], dtype=object)
+    with pytest.raises(
+        TaskError, match="'when' is of type datetime, expected numbers: replace it"
+    ):
+        tasks.from_data_frame({"when": zoned, "label": [0, 1, 0, 1]}, "label")
     with pytest.raises(
         TaskError, match=r"column 'p' has shape \[3\], expected \[4\], a value for each"
     ):
