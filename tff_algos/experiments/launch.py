@@ -125,12 +125,6 @@ def run(
         if not isinstance(value, kinds):
             what = " or a ".join(kind.__name__ for kind in kinds)
             raise HyperparameterError(name, value, f"a name or a {what}")
-    if isinstance(task, Task):
-        for name in ("data", "cache_dir"):
-            value, usual = getattr(launch, name), getattr(Launch(), name)
-            if value != usual:
-                why = "with a task whose data have been loaded"
-                raise UnusableHyperparameterError(name, value, why)
     set_context(launch)
     spec = with_folder(build_spec(recipe, task, settings, launch), launch)
     return runner.run(spec)
@@ -234,6 +228,7 @@ def build_spec(
       TaskError: If the task cannot be made as asked.
     """
     # Before data are loaded or downloaded, so that errors come at once.
+    _check_not_loaded(task, launch)
     options, task_options, resolved = resolve(recipe, task, settings)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
@@ -302,6 +297,15 @@ def build_spec(
         initial_weights=initial_weights,
         resume=launch.resume,
     )
+
+
+def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
+    """Raises `HyperparameterError` if data are chosen that a task already has."""
+    for name in ("data", "cache_dir") if isinstance(task, Task) else ():
+        value, usual = getattr(launch, name), getattr(Launch(), name)
+        if value != usual:
+            why = "with a task whose data have been loaded"
+            raise UnusableHyperparameterError(name, value, why)
 
 
 def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:

@@ -14,7 +14,7 @@ from types import ModuleType
 import attrs
 
 import tasks
-from tasks.task import TaskEntry
+from tasks.task import Task, TaskEntry
 from tff_algos.experiments import catalog, declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.help_texts import described
@@ -35,11 +35,11 @@ class Choices:
 
     Attributes:
       algorithms: Recipes by name.
-      tasks: Entries by name.
+      tasks: Entries by name, or tasks that are loaded.
     """
 
     algorithms: Mapping[str, Recipe]
-    tasks: Mapping[str, TaskEntry]
+    tasks: Mapping[str, TaskEntry | Task]
 
 
 def own() -> Choices:
@@ -76,6 +76,31 @@ def load(modules: Sequence[str] = ()) -> Choices:
     for each, name in added:
         _check_defaults(each, kinds, name)
     return Choices(algorithms, entries)
+
+
+def with_objects(
+    choices: Choices, recipes: Iterable[Recipe], task: TaskEntry | Task | None
+) -> Choices:
+    """Returns choices among which there are objects, by their names.
+
+    Args:
+      choices: The others. A task of the same name is replaced: it may be the same one,
+        loaded.
+      recipes: Algorithms.
+      task: A task, or None.
+
+    Raises:
+      RunError: If a recipe has the name of another algorithm.
+    """
+    algorithms = dict(choices.algorithms)
+    for recipe in recipes:
+        if algorithms.setdefault(recipe.name, recipe) is not recipe:
+            raise RunError(
+                f"there is another algorithm {recipe.name}: give the recipe another "
+                "name."
+            )
+    entries = {} if task is None else {task.name: task}
+    return Choices(algorithms, {**choices.tasks, **entries})
 
 
 def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
@@ -163,24 +188,20 @@ def declare(choices: Choices) -> declarations.Declarations:
             )
             for name, recipe in choices.algorithms.items()
         },
-        tasks={
-            name: declarations.Task(
-                name=name,
-                summary=entry.summary,
-                fields=described(entry.options),
-                settings=entry.settings,
-            )
-            for name, entry in choices.tasks.items()
-        },
-        formats={
-            name: declarations.Task(
-                name=entry.name,
-                summary=entry.summary,
-                fields=described(entry.options),
-                settings=entry.settings,
-            )
-            for name, entry in _forms().items()
-        },
+        tasks={name: _declared_task(each) for name, each in choices.tasks.items()},
+        formats={name: _declared_task(each) for name, each in _forms().items()},
+    )
+
+
+def _declared_task(task: TaskEntry | Task) -> declarations.Task:
+    if isinstance(task, Task):
+        # It is loaded: nothing can be set any more.
+        return declarations.Task(name=task.name, summary="", fields={}, settings={})
+    return declarations.Task(
+        name=task.name,
+        summary=task.summary,
+        fields=described(task.options),
+        settings=task.settings,
     )
 
 

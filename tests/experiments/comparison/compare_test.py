@@ -119,7 +119,7 @@ def test_counts_below_one_are_errors(program, name):
             {},
             r"\['fedavg', 'scaffold'\] is no contender: expect",
         ),
-        (["fedavg"], {"task": 3}, "task=3: expected a name; runs of a comparison are"),
+        (["fedavg"], {"task": 3}, "task=3: expected a name, a Task or a TaskEntry."),
         (
             ["fedavg"],
             {"columns": "seconds"},

@@ -56,6 +56,14 @@ def test_a_table_replaces_the_one_before(tmp_path):
     assert stream.getvalue() == f"{first}\x1b[3F\x1b[J{first}"
 
 
+def test_runs_that_print_to_the_terminal_get_lines_in_place_of_a_table(tmp_path):
+    runs = make_runs(ROWS, 1, tmp_path)
+    stream = _Terminal()
+    with LiveTable(runs, stream, redraw=False) as live:
+        live.ended(runs[0], None)
+    assert stream.getvalue() == "1/2 fedavg, seed 0: failed\n"
+
+
 def test_a_log_gets_a_line_for_each_run_and_note(tmp_path):
     stream = io.StringIO()
     with _half_done(tmp_path, stream) as live:

@@ -1,4 +1,4 @@
-"""A comparison as a function: rows are run, each run in a process, and reported on."""
+"""A comparison as a function: rows are run and reported on."""
 
 import contextlib
 import csv
@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import matplotlib.figure
 
+from tasks.task import Task, TaskEntry
 from tff_algos import messages
 from tff_algos.experiments import plugins, results_folder, run_flags
 from tff_algos.experiments.comparison import checks, figures, page, report
@@ -24,6 +25,7 @@ from tff_algos.experiments.comparison.columns import (
     parse_column,
 )
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
+from tff_algos.experiments.comparison.here import ProgramHere
 from tff_algos.experiments.comparison.live import LiveTable
 from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row, default_folder, make_rows
@@ -32,9 +34,11 @@ from tff_algos.experiments.comparison.runs import (
     Run,
     check_folders,
     execute_all,
+    execute_in_turn,
     make_runs,
     tell_failure,
 )
+from tff_algos.experiments.recipe import Recipe
 from tff_algos.hyperparameters import NONE, check_list
 
 
@@ -72,7 +76,7 @@ class Comparison:
 
 
 def compare(
-    *contenders: str | os.PathLike[str],
+    *contenders: str | os.PathLike[str] | Recipe,
     seeds: int = 3,
     grid: Mapping[str, Sequence[Any]] | None = None,
     columns: Sequence[str] = (),
@@ -81,13 +85,16 @@ def compare(
     modules: Sequence[str] = (),
     **settings: Any,
 ) -> Comparison:
-    """Runs algorithms with several seeds, each run in a process, and reports on them.
+    """Runs algorithms with several seeds and reports on them.
 
         compare("fedavg", "scaffold", task="mnist", partition="dirichlet:0.1").plot()
 
+    Each run is a process of its own, except if an algorithm is a recipe or the task is
+    an object: then runs are in this process, one after the other.
+
     Args:
-      *contenders: Algorithms, flag files or patterns of them, and folders of completed
-        runs.
+      *contenders: Algorithms by name or as recipes, flag files or patterns of them, and
+        folders of completed runs.
       seeds: Every row is run with the seeds 0, 1, ...
       grid: Values to try by setting: every combination makes a row.
       columns: The table's columns, by their names in `main.py compare --help`; () for
@@ -98,6 +105,8 @@ def compare(
         of flag files, or other settings.
       modules: Modules of other packages whose algorithms and tasks to offer.
       **settings: Flags of every row that has them: `task`, `data`, `total_rounds`, ...
+        The task can be an entry, or a task that is loaded. What made a loaded task, such
+        as the division among clients, is the same for all seeds.
 
     Returns:
       What the comparison came to.
@@ -105,22 +114,29 @@ def compare(
     Raises:
       ComparisonError: If a row cannot be made as asked; then nothing was run.
       HyperparameterError: If a setting is invalid.
-      RunError: If there is no such algorithm or task.
+      RunError: If there is no such algorithm or task, or a recipe has the name of
+        another algorithm.
     """
     for contender in contenders:
-        if not isinstance(contender, str | os.PathLike):
+        if not isinstance(contender, str | os.PathLike | Recipe):
             raise ComparisonError(
-                f"{messages.shown(contender)} is no contender: expected names of "
-                "algorithms, flag files or folders of runs, one by one."
+                f"{messages.shown(contender)} is no contender: expected algorithms, "
+                "flag files or folders of runs, one by one."
             )
-    if "task" in settings and not isinstance(settings["task"], str):
+    task = settings.get("task")
+    if not isinstance(task, str | Task | TaskEntry | None):
         raise ComparisonError(
-            f"task={messages.shown(settings['task'])}: expected a name; runs of a "
-            "comparison are other processes, which load the task themselves (modules=)."
+            f"task={messages.shown(task)}: expected a name, a Task or a TaskEntry."
         )
     check_list("columns", columns)
     check_list("modules", modules)
-    contenders = tuple(map(os.fspath, contenders))
+    here = _program_here(contenders, task, modules)
+    if here is not None:
+        settings = {**settings, "task": getattr(task, "name", task)}
+    names = tuple(
+        each.name if isinstance(each, Recipe) else os.fspath(each)
+        for each in contenders
+    )
     common = [f"--{name}={_text(value)}" for name, value in settings.items()]
     common += [f"--module={name}" for name in modules]
     if not isinstance(grid, Mapping | None):
@@ -132,11 +148,27 @@ def compare(
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if not isinstance(value, numbers.Integral) or value < 1:
             raise ComparisonError(f"{name}={value!r}: expected an integer >= 1.")
-    what = run_flags.declared(tuple(modules))
-    rows = make_rows(contenders, common, axes, what)
+    if here is not None and jobs > 1:
+        raise ComparisonError(
+            f"jobs={jobs}: expected 1 with a recipe or a task that is an object, whose "
+            "runs are in this process."
+        )
+    what = run_flags.declared(tuple(modules)) if here is None else here.what
+    rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
-    folder = pathlib.Path(output_dir or default_folder(contenders, common))
-    return run(rows, modules, seeds, wanted, jobs, folder)
+    folder = pathlib.Path(output_dir or default_folder(names, common))
+    return run(rows, modules, seeds, wanted, jobs, folder, here)
+
+
+def _program_here(
+    contenders: Sequence[Any], task: Any, modules: Sequence[str]
+) -> ProgramHere | None:
+    """Returns what runs objects, or None if all have names only."""
+    recipes = [each for each in contenders if isinstance(each, Recipe)]
+    if not recipes and isinstance(task, str | None):
+        return None
+    loaded = None if isinstance(task, str | None) else task
+    return ProgramHere.of_objects(recipes, loaded, modules)
 
 
 def _text(value: Any) -> str:
@@ -163,6 +195,7 @@ def run(
     columns: Sequence[Column],
     jobs: int,
     folder: pathlib.Path,
+    here: ProgramHere | None = None,
 ) -> Comparison:
     """Runs the rows that are not done, and reports on all.
 
@@ -173,6 +206,7 @@ def run(
       columns: The table's columns; () for the usual ones.
       jobs: The number of concurrent runs.
       folder: The folder of the report and of the runs.
+      here: Runs them in this process; None for processes of their own.
 
     Raises:
       ComparisonError: If a row cannot be run, or the folder cannot be used; or, after
@@ -183,13 +217,13 @@ def run(
     with _held(folder):
         for note in report.notes({row: () for row in rows}):
             print(note, file=sys.stderr, flush=True)
-        runs = make_runs(rows, seeds, folder)
+        runs = make_runs(rows, seeds, folder, here.fingerprint if here else "")
         check_folders(runs)
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
-        choices = plugins.load(modules)
+        choices = here.choices if here else plugins.load(modules)
         checks.check(list(to_run), plugins.declare(choices), choices)
         failed, noted = [], set()
-        with LiveTable(runs) as live:
+        with LiveTable(runs, redraw=here is None) as live:
 
             def ended(run: Run, results: Results | None) -> None:
                 if results is None:
@@ -203,7 +237,10 @@ def run(
                 live.ended(run, results)
 
             with results_folder.naming_errors(folder):
-                outcomes = execute_all(runs, jobs, ended, Program(jobs))
+                if here is None:
+                    outcomes = execute_all(runs, jobs, ended, Program(jobs))
+                else:
+                    outcomes = execute_in_turn(runs, ended, here)
         for run in failed:
             tell_failure(run)
         left = [each for of in outcomes.values() for each in of if each is not None]

@@ -23,11 +23,16 @@ class LiveTable:
     Args:
       runs: All runs.
       stream: The output stream; standard error by default.
+      redraw: Whether there is a table that is drawn anew, which runs that print to the
+        same terminal would tear apart; otherwise a line says which run has ended.
     """
 
-    def __init__(self, runs: Sequence[Run], stream: TextIO | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[Run], stream: TextIO | None = None, redraw: bool = True
+    ) -> None:
         self._runs = runs
         self._stream = stream or sys.stderr
+        self._redraw = redraw and self._stream.isatty()
         self._ended: dict[Run, Results | None] = {}
         self._notes: list[str] = []
         self._lock = threading.Lock()
@@ -36,7 +41,7 @@ class LiveTable:
         self._thread = threading.Thread(target=self._draw_repeatedly, daemon=True)
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if self._redraw:
             self._thread.start()
         return self
 
@@ -55,7 +60,7 @@ class LiveTable:
         """Shows that a run has ended; with results None, that it failed."""
         with self._lock:
             self._ended[run] = results
-        if not self._stream.isatty():
+        if not self._redraw:
             done = f"{len(self._ended)}/{len(self._runs)}"
             how = "done" if results is not None else "failed"
             print(
@@ -68,7 +73,7 @@ class LiveTable:
         """Shows a line until the end, below the table."""
         with self._lock:
             self._notes.append(text)
-        if not self._stream.isatty():
+        if not self._redraw:
             print(text, file=self._stream, flush=True)
 
     def lines(self) -> list[str]:

@@ -12,6 +12,7 @@ import attrs
 from tff_algos.experiments import files
 from tff_algos.experiments.comparison.columns import Results, read_results
 from tff_algos.experiments.comparison.errors import ComparisonError
+from tff_algos.experiments.comparison.here import ProgramHere
 from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row
 
@@ -102,16 +103,20 @@ def check_folders(runs: Sequence[Run]) -> None:
         )
 
 
-def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list[Run]:
+def make_runs(
+    rows: Sequence[Row], seeds: int, output_dir: pathlib.Path, fingerprint: str = ""
+) -> list[Run]:
     """Returns the runs, seed by seed, so that all rows have results early.
 
     Args:
       rows: The rows.
       seeds: The number of seeds of rows that are to be run: 0, 1, ...
       output_dir: Where each run gets a folder.
+      fingerprint: That of a loaded task; "" if runs load theirs.
     """
     runs = []
-    versions = {row: _data_version(row) for row in rows}
+    loaded = f"# data {fingerprint}" if fingerprint else ""
+    versions = {row: loaded or _data_version(row) for row in rows}
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
             name = files.safe_name(row.label.replace(" ", "+"))
@@ -122,7 +127,7 @@ def make_runs(rows: Sequence[Row], seeds: int, output_dir: pathlib.Path) -> list
     return runs
 
 
-def execute(run: Run, program: Program) -> Results | None:
+def execute(run: Run, program: Program | ProgramHere) -> Results | None:
     """Runs the command line, unless the run is done; returns None if it fails.
 
     If the folder has a run with other flags, the command line resumes it or fails.
@@ -168,7 +173,28 @@ def execute_all(
             executor.shutdown(wait=False, cancel_futures=True)
             program.stop()
             raise
-    outcomes: dict[Row, list[Results | None]] = {run.row: [] for run in runs}
-    for future, run in futures.items():
-        outcomes[run.row].append(future.result())
+    return _by_row({run: future.result() for future, run in futures.items()})
+
+
+def execute_in_turn(
+    runs: Sequence[Run], ended: _Ended, program: Program | ProgramHere
+) -> Outcomes:
+    """Executes runs in the calling thread and returns the results of every row.
+
+    Args:
+      runs: The runs.
+      ended: Called when a run ends.
+      program: Does what the command line does.
+    """
+    results = {}
+    for run in runs:
+        results[run] = execute(run, program)
+        ended(run, results[run])
+    return _by_row(results)
+
+
+def _by_row(results: Mapping[Run, Results | None]) -> Outcomes:
+    outcomes: dict[Row, list[Results | None]] = {run.row: [] for run in results}
+    for run, found in results.items():
+        outcomes[run.row].append(found)
     return outcomes

@@ -1,0 +1,122 @@
+"""Recipes and loaded tasks are compared in this process, with the numbers of `run`."""
+
+import types
+
+import attrs
+import numpy as np
+import pytest
+
+import tasks
+from tff_algos.experiments import catalog, compare, run
+from tff_algos.experiments.comparison import here
+from tff_algos.experiments.comparison.errors import ComparisonError
+from tff_algos.experiments.errors import RunError
+
+X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+Y = (X.sum(1) > 0).astype(np.int32)
+IDS = np.arange(60) % 4
+SHORT = {
+    "total_rounds": 1,
+    "client_learning_rate": 0.1,
+    "client_batch_size": 4,
+    "personalization_epochs": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return tasks.from_arrays(X, Y, IDS, name="my points", model="linear")
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    fed_prox = catalog.get("fedprox", catalog.ALGORITHMS)
+    return attrs.evolve(fed_prox, name="pulled", title="Pulled FedAvg")
+
+
+def _losses(comparison):
+    return {
+        row.label: [results.rows[-1]["eval/loss"] for results in of]
+        for row, of in comparison.outcomes.items()
+    }
+
+
+def test_a_recipe_and_a_task_have_the_numbers_of_their_runs(task, recipe, tmp_path):
+    found = compare(
+        "fedavg",
+        recipe,
+        task=task,
+        grid={"proximal_strength": [0.0, 3.0]},
+        seeds=1,
+        output_dir=tmp_path / "comparison",
+        **SHORT,
+    )
+    alone = run(
+        recipe, task, output_dir=tmp_path / "run", proximal_strength=3.0, **SHORT
+    ).metrics["eval/loss"]
+    losses = _losses(found)
+    assert list(losses) == [
+        "fedavg",
+        "pulled proximal_strength=0.0",
+        "pulled proximal_strength=3.0",
+    ]
+    # Without a pull it is FedAvg; with one it stays nearer to the initial model.
+    assert losses["pulled proximal_strength=0.0"] == losses["fedavg"]
+    assert losses["pulled proximal_strength=3.0"] == [alone[-1]]
+    assert losses["fedavg"][0] < alone[-1] < np.log(2)
+    assert found.folder == tmp_path / "comparison"
+    done = found.folder / "fedavg+seed=0" / "done.flags"
+    assert "--task=my points\n" in done.read_text()
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Replaces runs; yields what they are called with, and the signal that stops them."""
+    called = types.SimpleNamespace(settings=[], stopped_by=None)
+
+    def run_nothing(*arguments, **settings):
+        called.settings.append(settings)
+        if settings.get("total_rounds") == 2:
+            raise ValueError("the weights are gone")
+        return types.SimpleNamespace(stopped_by=called.stopped_by)
+
+    monkeypatch.setattr(here.launch, "run", run_nothing)
+    return called
+
+
+def test_a_run_that_raises_fails_alone(launched, task, tmp_path):
+    program = here.ProgramHere.of_objects((), task)
+    common = ["--algo=fedavg", "--task=my points", "--seed=3"]
+    folder = f"--output_dir={tmp_path}"
+    log = tmp_path / "log.txt"
+    assert program([*common, "--total_rounds=2", folder], log) == 1
+    assert log.read_text().endswith("ValueError: the weights are gone\n")
+    assert program([*common, "--total_rounds=1", folder], log) == 0
+    last = launched.settings[-1]
+    assert (last["seed"], last["total_rounds"]) == (3, 1)
+    assert (last["output_dir"], last["runtime"]) == (str(tmp_path), "in_process")
+
+
+def test_a_run_that_a_signal_stopped_stops_the_comparison(launched, task, tmp_path):
+    launched.stopped_by = 2
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+        compare("fedavg", "fedprox", task=task, seeds=3, output_dir=tmp_path)
+    assert len(launched.settings) == 1
+
+
+def test_other_data_of_the_same_name_are_another_run(task, tmp_path):
+    settings = {"seeds": 1, "output_dir": tmp_path, **SHORT}
+    compare("fedavg", task=task, **settings)
+    changed = tasks.from_arrays(X + 1, Y, IDS, name="my points", model="linear")
+    with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
+        compare("fedavg", task=changed, **settings)
+
+
+def test_what_objects_cannot_have_is_refused(task, recipe, tmp_path):
+    with pytest.raises(ComparisonError, match=r"jobs=2: expected 1 with a recipe or"):
+        compare("fedavg", task=task, jobs=2)
+    with pytest.raises(ComparisonError, match=r"--data='tff' cannot be used with a ta"):
+        compare("fedavg", task=task, data="tff", output_dir=tmp_path)
+    taken = attrs.evolve(recipe, name="fedavg")
+    with pytest.raises(RunError, match=r"another algorithm fedavg: give the recipe an"):
+        compare(taken, task="mnist")
