@@ -51,7 +51,8 @@ class StackoverflowOptions(client_examples.Population):
 
     Attributes:
       num_clients: Number of training clients, drawn by the seed, and of evaluation
-        clients. Unset: TFF's training clients train, its held-out clients evaluate.
+        clients. Unset: TFF's training clients train, its held-out clients are
+        evaluated.
       model: Architecture: an LSTM layer of 670 units between an embedding and a linear
         layer of 96.
       vocab_size: Size of the vocabulary of the most frequent words; smaller values make

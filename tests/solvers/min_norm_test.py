@@ -1,4 +1,4 @@
-"""The min-norm point: golden vectors, optimality, oracles from SciPy, invariances."""
+"""The minimum-norm combination: golden vectors, optimality, oracles from SciPy, invariances."""
 
 import hypothesis
 import numpy as np

@@ -95,7 +95,7 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
             share, weights are equal.
           zero_update_policy: How to treat a numerically zero update (its norm is at
             most 1e-12 of the largest): "exclude" drops the client, "keep" retains it,
-            so that the result is zero if the box allows.
+            so that the combination is zero if the limits of the weights permit.
           num_blocks: The number of column blocks that the server processes one at a
             time. It holds S * d / `num_blocks` numbers; clients upload one block per
             turn and, in a final turn, their term of the combination. The runtime keeps

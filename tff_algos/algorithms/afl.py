@@ -75,8 +75,8 @@ def build_agnostic_federated_learning(
         step on the first batch (batch), as in the paper.
       afl_loss: A client's loss: the mean over its batches of their mean losses, each
         before its step (the authors' code), or the mean over the examples in them.
-      returned_model: Model that `get_model_weights` returns: the average over all rounds,
-        or the last.
+      returned_model: Model that the process returns and a run evaluates: the average over
+        all rounds, or the last.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_mifa`'s.

@@ -80,7 +80,7 @@ def build_fed_mgda(
         client_weighting); 1 for no limit.
       cap: Largest weight of a client; None for no limit.
       zero_update_policy: How to treat a numerically zero update: exclude drops the
-        client, keep retains it, so that the result is zero if the box allows.
+        client, keep retains it: the combination is then zero if epsilon and cap permit.
       client_weighting: lambda_0: uniform, or by numbers of examples.
 
     Returns:
@@ -130,8 +130,8 @@ def build_fed_mgda_plus(
         default.
       epsilon: As in `build_fed_mgda`; 0 is FedAvg-n.
       median_norm_lr: Multiply the combined direction by the median norm of the updates
-        that it combines, as the authors' code can; the server learning rate is then a
-        factor on that.
+        that it combines, an option of the authors' code; the result is then multiplied
+        by the server learning rate.
 
     Returns:
       As `build_fed_avg`.

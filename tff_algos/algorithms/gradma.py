@@ -97,7 +97,7 @@ def build_gradma_w(
       local_rows: What local steps must not oppose: the batch's gradients at the previous
         local weights and at the server's, and the drift from the server's weights.
       persist_previous: Remember each client's final weights and use them as the previous
-        weights of its next first step.
+        weights in the first local step of its next round.
       qp_margin: Least cosine between a corrected vector and each vector that it must
         not oppose.
       qp_scope: Correct vectors as a whole (global) or tensor by tensor (per_tensor, as in

@@ -112,7 +112,7 @@ def build_gradma_training_client_work(
       optimizer: The client optimizer.
       correction: The rows, rho, and the scope of the quadratic program.
       persist_previous: Whether clients remember their final weights and use them as
-        the previous weights of their next first step.
+        the previous weights in the first local step of their next round.
       client_weighting: As in `build_local_training_client_work`.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.

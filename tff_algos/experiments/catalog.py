@@ -15,6 +15,7 @@ from tff_algos.experiments.settings import Cohort, check_momentum, one_epoch
 from tff_algos.hyperparameters import HyperparameterError
 
 _HEAVY_BALL = types.MappingProxyType({"server_momentum": 0.9})
+_FINN = "Finn et al., 2017, arXiv 1703.03400"
 _JIANG = "Jiang et al., 2019, arXiv 1909.12488"
 _HU = "Hu et al., 2022, arXiv 2006.11489"
 _LUO = "Luo et al., 2023, arXiv 2302.14307"
@@ -85,7 +86,7 @@ RECIPES = (
         build=tff_algos.build_centralized,
         build_stages=stages.centralized,
         local_steps=False,
-        without=("clients_per_round", "max_elements_per_client"),
+        without=("clients_per_round", "max_elements_per_client", "sampling"),
         defaults={"client_optimizer": "adam"},
         settings={EVERY_TASK: {"client_learning_rate": 0.001}},
         batches=_one_epoch,
@@ -199,7 +200,7 @@ RECIPES = (
     Recipe(
         name="reptile",
         title="Reptile",
-        summary="move toward the result of K local steps on every client",
+        summary="the server moves toward the mean of the clients' weights after K steps",
         paper="Nichol et al., 2018, arXiv 1803.02999",
         build=tff_algos.build_reptile,
         without=("client_epochs_per_round",),
@@ -216,7 +217,7 @@ RECIPES = (
         name="fomaml",
         title="FOMAML",
         summary="gradients at the end of K local steps",
-        paper=_JIANG,
+        paper=_FINN,
         build=tff_algos.build_fomaml,
         **_MAML,
     ),
@@ -224,7 +225,7 @@ RECIPES = (
         name="maml",
         title="MAML",
         summary="gradient of the loss after K local steps, with respect to the weights before",
-        paper="Finn et al., 2017, arXiv 1703.03400",
+        paper=_FINN,
         build=tff_algos.build_maml,
         **_MAML,
         gradients=3.0,
@@ -245,8 +246,8 @@ RECIPES = (
         },
         unset={
             "total_rounds": "what the stages' rounds add up to",
-            "pretrain_rounds": "8, or five sevenths of total_rounds",
-            "finetune_rounds": "24, or two sevenths of total_rounds",
+            "pretrain_rounds": "8; five sevenths of total_rounds if that is set",
+            "finetune_rounds": "24; two sevenths of total_rounds if that is set",
         },
         settings={EVERY_TASK: {"client_epochs_per_round": 10}},
         check=stages.check_personalized_fed_avg,
@@ -255,7 +256,7 @@ RECIPES = (
         name="fedmgda",
         not_private="its server sees every client's update",
         title="FedMGDA",
-        summary="least-norm combination of model deltas: to first order, raises no client's loss",
+        summary="minimum-norm combination of model deltas: to first order, raises no client's loss",
         paper=_HU,
         build=tff_algos.build_fed_mgda,
         settings=pair_defaults.FED_MGDA,

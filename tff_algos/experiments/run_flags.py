@@ -67,7 +67,7 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "module",
         [],
-        "Module of another package whose algorithms and tasks to offer",
+        "Module, or file of the current folder, with further algorithms or tasks",
         flag_values=into,
     )
     flags.DEFINE_bool(

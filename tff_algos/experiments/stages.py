@@ -147,7 +147,8 @@ def fed_meta(
       recipe: The recipe of the inner algorithm.
       task: The task, whose examples D_meta is drawn from.
       settings: The run's settings, of `build_fed_meta` too.
-      meta_fraction: Size of D_meta as a share of the training examples.
+      meta_fraction: Size of the server's own data (D_meta), as a share of the training
+        examples.
       meta_overlap: Share of D_meta from clients that train; the rest is from others.
     """
     rate, decay = settings["meta_learning_rate"], settings["meta_learning_rate_decay"]

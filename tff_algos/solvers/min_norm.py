@@ -1,4 +1,4 @@
-"""The min-norm point: the shortest combination of vectors, from their Gram matrix.
+"""The minimum-norm combination of vectors, from their Gram matrix.
 
 FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) weights the clients' updates g_i so that
 d = sum_i w_i g_i is as short as possible: if w >= 0 is the only bound, d is the
@@ -67,7 +67,7 @@ class MinNormSolution(NamedTuple):
 def solve(
     gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor, start: tf.Tensor
 ) -> MinNormSolution:
-    """Returns the weights of the shortest combination of vectors with a Gram matrix.
+    """Returns the weights of the minimum-norm combination of vectors.
 
     Pure TensorFlow and deterministic, for any n >= 0, which may be unknown until run
     time. If `start` is optimal, as when it is the only feasible point, it is returned
