@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -15,12 +15,14 @@ from tensorflow_federated.python.learning.models.functional import (
     KerasFunctionalModelError,
 )
 
-from tasks.models import metrics
+from tasks.models import keras_parts, metrics
 from tff_algos import messages
-from tff_algos.models import graph_prediction
+from tff_algos.models import block_model, graph_prediction
+from tff_algos.models.block_model import Block, BlockModel
 
 # TFF averages no others.
 _DTYPES = ("float16", "float32", "float64")
+_FLOAT32 = block_model.layer(functools.partial(tf.cast, dtype=tf.float32))
 _SIGMOIDS = (tf_keras.activations.sigmoid, tf.nn.sigmoid)
 
 
@@ -43,7 +45,9 @@ def build(
     Returns:
       A model with `x` float32 `[None, *example_shape]`, `y` int32 `[None]`, and the
       loss and the metrics of `metrics.Classification`. Its weights are in the order of
-      Keras' `trainable_weights` and `non_trainable_weights`.
+      Keras' `trainable_weights` and `non_trainable_weights`. If the Keras model is a
+      chain of layers, it is a `BlockModel` of the parts of `keras_parts.divide`, whose
+      dropout masks are new in every pass.
 
     Raises:
       KerasModelError: If the model takes or returns something else, has nothing to train
@@ -57,13 +61,20 @@ def build(
         tf.TensorSpec([None, *example_shape], tf.float32),
         tf.TensorSpec([None], tf.int32),
     )
-    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    shared = {
+        "loss_fn": classification.loss,
+        "metrics_fns": classification.metrics_fns(),
+        "input_spec": input_spec,
+    }
     try:
         with graph_prediction.keras_classes_kept():
-            model = tff.learning.models.functional_model_from_keras(
-                functools.partial(_clone, keras_model), loss, input_spec
-            )
-            variables = _variables_of_clones(keras_model)
+            parts = keras_parts.divide(keras_model)
+            if parts is None:
+                functional = _whole(keras_model, **shared)
+            else:
+                *blocks, last = map(_block, parts)
+                last = block_model.chain(last, _FLOAT32)
+                functional = BlockModel([*blocks, last], **shared)
     # Keras cannot clone layers of one's own that do not say how to make them again, nor
     # any with functions that it cannot name.
     except (
@@ -73,30 +84,71 @@ def build(
         ValueError,
     ) as error:
         raise KerasModelError(_why_not_cloned(keras_model, error)) from error
+    _check_outputs(keras_model, functional)
+    return functional
+
+
+def _whole(
+    keras_model: tf_keras.Model, **shared: Any
+) -> tff.learning.models.FunctionalModel:
+    predict = _prediction(keras_model)
 
     @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
-        weights = _as_created(weights, variables)
+        return tf.cast(predict(weights, x, training), tf.float32)
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=_values(keras_model),
+        predict_on_batch_fn=predict_on_batch,
+        **shared,
+    )
+
+
+def _block(part: tf_keras.Model) -> Block:
+    predict = _prediction(part)
+
+    def apply(trainable, non_trainable, x, mode):
+        output = predict((trainable, non_trainable), x, mode.batch_statistics)
+        return output, non_trainable
+
+    trainable, non_trainable = _values(part)
+    return Block(
+        apply=apply,
+        trainable=trainable,
+        non_trainable=non_trainable,
+        frozen=(True,) * len(non_trainable),
+    )
+
+
+def _values(
+    keras_model: tf_keras.Model,
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Returns the values of a model's trainable and non-trainable weights."""
+    trainable, non_trainable = (
+        tuple(variable.numpy() for variable in group)
+        for group in (
+            keras_model.trainable_variables,
+            keras_model.non_trainable_variables,
+        )
+    )
+    return trainable, non_trainable
+
+
+def _prediction(keras_model: tf_keras.Model) -> Callable[..., Any]:
+    """Returns `(weights, x, training) -> output`, with weights in Keras' order."""
+    # The loss is not used.
+    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model = tff.learning.models.functional_model_from_keras(
+        functools.partial(_clone, keras_model), loss, input_spec=()
+    )
+    variables = _variables_of_clones(keras_model)
+
+    def predict(weights, x, training):
         # Tracing clones the layers.
         with graph_prediction.keras_classes_kept():
-            logits = model.predict_on_batch(weights, x, training)
-        return tf.cast(logits, tf.float32)
+            return model.predict_on_batch(_as_created(weights, variables), x, training)
 
-    functional = tff.learning.models.FunctionalModel(
-        initial_weights=tuple(
-            tuple(variable.numpy() for variable in group)
-            for group in (
-                keras_model.trainable_variables,
-                keras_model.non_trainable_variables,
-            )
-        ),
-        predict_on_batch_fn=predict_on_batch,
-        loss_fn=classification.loss,
-        metrics_fns=classification.metrics_fns(),
-        input_spec=input_spec,
-    )
-    _check_outputs(keras_model, functional)
-    return functional
+    return predict
 
 
 def _clone(keras_model: tf_keras.Model) -> tf_keras.Model:

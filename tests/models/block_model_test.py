@@ -165,6 +165,19 @@ def test_a_chain_is_a_block():
     assert other.features is X
 
 
+def test_frozen_weights_are_no_statistics_and_in_no_part():
+    frozen = attrs.evolve(_scaled(), frozen=(True,))
+    model = _model([frozen, chain(frozen, _scaled())])
+    assert model.statistics == (False, False, True)
+    assert model.mask_of_blocks(0, 1).non_trainable == (False, False, False)
+    last = model.mask_of_blocks(1, 2)
+    assert (last.trainable, last.non_trainable) == (
+        (False, True, True),
+        (False, False, True),
+    )
+    assert model.mask_of_batch_norm().non_trainable == model.statistics
+
+
 def test_without_dropout_there_is_no_seed():
     model = _model((BLOCKS[0],), dropout_seed_fn=None)
     mode = model.mode(model.initial_weights, X)

@@ -64,6 +64,8 @@ class Block:
       has_dropout: Whether `apply` needs a `Mode.dropout_seed` in training.
       batch_norm: Whether each trainable weight is a scale or shift of batch
         normalization; empty if none is.
+      frozen: Whether each non-trainable weight never changes; empty if all are
+        statistics that training changes.
     """
 
     apply: Callable[[Tensors, Tensors, Any, Mode], tuple[tf.Tensor, Tensors]]
@@ -71,6 +73,7 @@ class Block:
     non_trainable: tuple[np.ndarray, ...] = ()
     has_dropout: bool = False
     batch_norm: tuple[bool, ...] = ()
+    frozen: tuple[bool, ...] = ()
 
 
 def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
@@ -103,6 +106,9 @@ def chain(*blocks: Block) -> Block:
         batch_norm=_joined(
             block.batch_norm or (False,) * len(block.trainable) for block in blocks
         ),
+        frozen=_joined(
+            block.frozen or (False,) * len(block.non_trainable) for block in blocks
+        ),
     )
 
 
@@ -112,7 +118,8 @@ class WeightMask:
 
     Attributes:
       trainable: For each trainable weight, whether it belongs to the part.
-      non_trainable: For each non-trainable weight, whether it belongs to the part.
+      non_trainable: For each non-trainable weight, whether it belongs to the part;
+        False for frozen ones, which are everywhere the same.
     """
 
     trainable: tuple[bool, ...]
@@ -191,6 +198,11 @@ class BlockModel(tff.learning.models.FunctionalModel):
         """The number of blocks, M + 1."""
         return len(self._blocks)
 
+    @property
+    def statistics(self) -> tuple[bool, ...]:
+        """For each non-trainable weight, whether it is a statistic: training changes it."""
+        return tuple(not each for each in chain(*self._blocks).frozen)
+
     def mask_of_blocks(self, start: int, stop: int) -> WeightMask:
         """Returns which weights are those of blocks `start` to `stop` - 1."""
 
@@ -200,14 +212,13 @@ class BlockModel(tff.learning.models.FunctionalModel):
                 for number, block in enumerate(self._blocks)
             )
 
-        return WeightMask(
-            mask(lambda block: block.trainable), mask(lambda block: block.non_trainable)
-        )
+        inside = mask(lambda block: block.non_trainable)
+        changing = (a and b for a, b in zip(inside, self.statistics, strict=True))
+        return WeightMask(mask(lambda block: block.trainable), tuple(changing))
 
     def mask_of_batch_norm(self) -> WeightMask:
         """Returns which weights are batch normalization's: scales, shifts, statistics."""
-        whole = chain(*self._blocks)
-        return WeightMask(whole.batch_norm, (True,) * len(whole.non_trainable))
+        return WeightMask(chain(*self._blocks).batch_norm, self.statistics)
 
     @tf.autograph.experimental.do_not_convert
     def mode(self, model_weights: Any, x: Any, training: bool = True) -> Mode:

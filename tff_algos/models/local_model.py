@@ -376,8 +376,8 @@ def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel
         found = f"one of {model.num_blocks}"
     raise TypeError(
         "Expected model_fn to be a tff_algos.models.BlockModel of at least "
-        f"{minimum} blocks, found {found}. Tip: tasks.models.classifier.build makes one "
-        "of layers; so are the models of the tasks."
+        f"{minimum} blocks, found {found}. Tip: the models of the tasks are such, and so "
+        "are, with tasks.from_arrays, Keras models that are chains of layers."
     )
 
 
@@ -387,7 +387,7 @@ def statistics_of(model: ModelOrFn) -> tuple[bool, ...]:
     Only floating-point weights count: the mean over clients of others means nothing.
     """
     if isinstance(model, block_model.BlockModel):
-        return (True,) * len(model.initial_weights[1])
+        return model.statistics
     if is_functional(model):
         return (False,) * len(tf.nest.flatten(model.initial_weights[1]))
     with tf.Graph().as_default():

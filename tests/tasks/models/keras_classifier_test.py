@@ -103,6 +103,7 @@ def test_its_loss_and_metrics_are_keras_and_the_model_stays_as_it_is():
         "fedavg",
         pytest.param("scaffold", marks=pytest.mark.extended),
         pytest.param("ditto", marks=pytest.mark.extended),
+        pytest.param("moon", marks=pytest.mark.extended),
     ],
 )
 def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
@@ -126,6 +127,51 @@ def test_a_run_with_it_gives_a_model_to_load(algorithm, tmp_path):
     np.testing.assert_allclose(loaded.predict(x), expected(x), rtol=1e-4, atol=1e-5)
     for model in (loaded.keras_model(), result.keras_model()):
         np.testing.assert_allclose(model(x), expected(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_chain_has_a_block_for_each_layer_with_weights():
+    keras = _sequential(layers.Dense(4, "tanh"), layers.Dense(2))
+    model = keras_classifier.build(keras, (6,), 2)
+    assert model.num_blocks == 3
+    assert not hasattr(keras_classifier.build(_residual(), (6,), 2), "num_blocks")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        mode = model.mode(model.initial_weights, X, training=False)
+        forward = model.apply_blocks(model.initial_weights, tf.constant(X), mode)
+        features, logits = session.run((forward.features, forward.output))
+    expected = tf_keras.Model(keras.inputs, [keras.layers[-2].output, keras.output])
+    for found, theirs in zip((features, logits), expected(X), strict=True):
+        np.testing.assert_allclose(found, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.extended
+def test_clients_keep_the_last_layer_of_a_chain(tmp_path):
+    keras = _sequential(layers.Dense(4, "tanh"), layers.Dense(2))
+    result = experiments.run(
+        "fedper",
+        tasks.from_arrays(X, Y, IDS, model=keras),
+        output_dir=tmp_path,
+        total_rounds=2,
+        clients_per_round=3,
+        client_learning_rate=0.5,
+        personalization_epochs=0,
+    )
+    changed = [
+        bool(np.abs(after - before).max() > 1e-3)
+        for after, before in zip(
+            result.weights.trainable, keras.get_weights(), strict=True
+        )
+    ]
+    assert changed == [True, True, True, True, False, False]
+    with pytest.raises(TypeError, match="Keras models that are chains of layers"):
+        experiments.run(
+            "fedper", tasks.from_arrays(X, Y, IDS, model=_residual()), total_rounds=1
+        )
+
+
+def _residual():
+    inputs = tf_keras.Input((6,))
+    hidden = layers.Add()([inputs, layers.Dense(6, "relu")(inputs)])
+    return tf_keras.Model(inputs, layers.Dense(2)(hidden))
 
 
 def _frozen(*which):

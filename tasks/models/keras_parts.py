@@ -1,0 +1,70 @@
+"""A Keras model that is a chain of layers, divided into models of one layer each.
+
+Algorithms that need features, or share only a part of a model, take models made of
+blocks (`tff_algos.models.BlockModel`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tf_keras
+
+
+def divide(keras_model: tf_keras.Model) -> list[tf_keras.Sequential] | None:
+    """Returns a model's parts, in order; None if it is not a chain of layers.
+
+    Each part has one layer with weights, and its copy has the model's values. Layers
+    without weights belong to the part before them, those in front to the first part. A
+    part does not end where Keras passes on a mask.
+
+    Args:
+      keras_model: A model with weights, which stays as it is.
+    """
+    if _layers(keras_model) is None:
+        return None
+    copy = tf_keras.models.clone_model(keras_model)
+    copy.set_weights(keras_model.get_weights())
+    groups = _groups(_layers(copy))
+    # Before the layers become parts of other models, and so have several inputs.
+    inputs = [_input(group[0]) for group in groups]
+    return [
+        tf_keras.Sequential([tf_keras.Input(x.shape[1:], dtype=x.dtype), *group])
+        for group, x in zip(groups, inputs, strict=True)
+    ]
+
+
+def _layers(keras_model: tf_keras.Model) -> list[tf_keras.layers.Layer] | None:
+    """Returns a chain's layers; None if the model is no chain."""
+    # A class of the user's may have a `call` of its own.
+    if type(keras_model).__module__.partition(".")[0] != "tf_keras":
+        return None
+    layers = [
+        each
+        for each in keras_model.layers
+        if not isinstance(each, tf_keras.layers.InputLayer)
+    ]
+    expected = keras_model.input
+    for layer in layers:
+        # One that is called twice is in two places.
+        if len(layer.inbound_nodes) != 1 or _input(layer) is not expected:
+            return None
+        expected = layer.inbound_nodes[0].outputs
+    return layers if expected is keras_model.output else None
+
+
+def _input(layer: tf_keras.layers.Layer) -> Any:
+    """Returns what a layer is called on; `input` of a model is its own."""
+    return layer.inbound_nodes[0].input_tensors
+
+
+def _groups(
+    layers: Sequence[tf_keras.layers.Layer],
+) -> list[list[tf_keras.layers.Layer]]:
+    groups = [[]]
+    for layer in layers:
+        has_weights = any(each.weights for each in groups[-1])
+        is_masked = getattr(_input(layer), "_keras_mask", None) is not None
+        if layer.weights and has_weights and not is_masked:
+            groups.append([])
+        groups[-1].append(layer)
+    return groups
