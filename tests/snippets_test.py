@@ -58,12 +58,15 @@ few = {"data": "generated", "max_elements_per_client": 20, "eval_clients": 2}
 few |= {"clients_per_round": 2, "personalization_epochs": 1}
 run, compare = experiments.run, experiments.compare
 
-def run_few(algo, task, **settings):
-    data = {} if isinstance(task, str) else {"data": "auto"}
-    return run(algo, task, **{**settings, **few, "total_rounds": 2, **data})
+def few_for(task):
+    return few if isinstance(task, str) else {**few, "data": "auto"}
 
-def compare_few(*rows, **settings):
-    return compare(*rows, **{**settings, **few, "total_rounds": 1, "seeds": 1})
+def run_few(algo, task, **settings):
+    return run(algo, task, **{**settings, **few_for(task), "total_rounds": 2})
+
+def compare_few(*rows, task, **settings):
+    few = few_for(task)
+    return compare(*rows, task=task, **{**settings, **few, "total_rounds": 1, "seeds": 1})
 
 experiments.run, experiments.compare = run_few, compare_few
 """
