@@ -257,6 +257,26 @@ def test_a_module_that_cannot_be_used_is_named(source, message, tmp_path, monkey
         plugins.load(["bad_package"])
 
 
+@pytest.mark.parametrize(
+    ("algo", "task", "message"),
+    [
+        (
+            attrs.evolve(catalog.get("fedavg"), settings={"*": {"total_round": 3}}),
+            "mnist",
+            "^fedavg has a default for total_round, .* did you mean total_rounds",
+        ),
+        (
+            "fedavg",
+            attrs.evolve(tasks.get("mnist"), settings={"client_lerning_rate": 0.1}),
+            "^mnist has a default for client_lerning_rate, but nothing has it",
+        ),
+    ],
+)
+def test_objects_are_checked_like_a_modules(algo, task, message):
+    with pytest.raises(plugins.ModuleError, match=message):
+        experiments.run(algo, task)
+
+
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(
         plugins.ModuleError, match="--module=nowhere cannot be imported"

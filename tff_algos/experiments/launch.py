@@ -102,7 +102,8 @@ def run(
       RunError: If the run cannot start or go on.
     """
     check_list("modules", modules)
-    choices = plugins.load(modules)
+    objects = [each for each in (algo, task) if isinstance(each, Recipe | TaskEntry)]
+    choices = plugins.load(modules, objects)
     launch = Launch(
         data=data,
         cache_dir=cache_dir,

@@ -26,7 +26,7 @@ ENTRY_POINTS = "tff_algos"
 
 
 class ModuleError(RunError):
-    """A module that was asked for cannot be used."""
+    """A module, or an algorithm or a task that is an object, cannot be used."""
 
 
 @attrs.frozen
@@ -47,15 +47,18 @@ def own() -> Choices:
     return Choices(catalog.ALGORITHMS, tasks.TASKS)
 
 
-def load(modules: Sequence[str] = ()) -> Choices:
+def load(
+    modules: Sequence[str] = (), objects: Iterable[Recipe | TaskEntry] = ()
+) -> Choices:
     """Returns this package's algorithms and tasks and those of other modules.
 
     Args:
       modules: Modules to import besides those that packages declare.
+      objects: Algorithms and tasks that are checked like theirs, but not returned.
 
     Raises:
-      ModuleError: If a module cannot be imported, offers nothing, offers a name that is
-        taken, or gives a default to what does not exist.
+      ModuleError: If a module cannot be imported, offers nothing or a name that is
+        taken, or if it or an object gives a default to what does not exist.
     """
     algorithms, entries = dict(catalog.ALGORITHMS), dict(tasks.TASKS)
     users, added = declarations.load().users, []
@@ -70,11 +73,12 @@ def load(modules: Sequence[str] = ()) -> Choices:
             )
         _add(algorithms, recipes, Recipe, name)
         _add(entries, offered, TaskEntry, name)
-        for each in (*recipes, *offered):
-            _add_kinds(kinds, each, name)
-            added.append((each, name))
-    for each, name in added:
-        _check_defaults(each, kinds, name)
+        added += [(each, f"--module={name}: ") for each in (*recipes, *offered)]
+    added += [(each, "") for each in objects]
+    for each, origin in added:
+        _add_kinds(kinds, each, origin)
+    for each, origin in added:
+        _check_defaults(each, kinds, origin)
     return Choices(algorithms, entries)
 
 
@@ -138,7 +142,7 @@ def _declared(offered: Recipe | TaskEntry) -> Mapping[str, Hyperparameter]:
 
 
 def _add_kinds(
-    kinds: dict[str, type], offered: Recipe | TaskEntry, module: str
+    kinds: dict[str, type], offered: Recipe | TaskEntry, origin: str
 ) -> None:
     """Adds the kinds of what an algorithm or a task declares, by name.
 
@@ -149,14 +153,14 @@ def _add_kinds(
         known = kinds.setdefault(name, field.kind)
         if field.kind is not known:
             raise ModuleError(
-                f"--module={module}: {offered.name} has the setting {name} of the kind "
+                f"{origin}{offered.name} has the setting {name} of the kind "
                 f"{field.kind.__name__}, but --{name} of others has the kind "
                 f"{known.__name__}; choose another name."
             )
 
 
 def _check_defaults(
-    offered: Recipe | TaskEntry, names: Collection[str], module: str
+    offered: Recipe | TaskEntry, names: Collection[str], origin: str
 ) -> None:
     """Raises `ModuleError` if it gives a default to what nobody declares."""
     given = offered.settings
@@ -167,8 +171,8 @@ def _check_defaults(
             nearest = declarations.nearest_names(name, names)
             meant = f"; did you mean {' or '.join(nearest)}?" if nearest else "."
             raise ModuleError(
-                f"--module={module}: {offered.name} has a default for {name}, but "
-                f"nothing has it{meant}"
+                f"{origin}{offered.name} has a default for {name}, but nothing has "
+                f"it{meant}"
             )
 
 

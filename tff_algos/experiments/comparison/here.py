@@ -48,7 +48,9 @@ class ProgramHere:
           RunError: If a module cannot be used, or a recipe has the name of another
             algorithm.
         """
-        choices = plugins.with_objects(plugins.load(modules), recipes, task)
+        entries = [task] if isinstance(task, TaskEntry) else []
+        loaded = plugins.load(modules, [*recipes, *entries])
+        choices = plugins.with_objects(loaded, recipes, task)
         fingerprint = task.fingerprint if isinstance(task, Task) else ""
         return cls(choices, plugins.declare(choices), fingerprint)
 
