@@ -117,6 +117,8 @@ def test_what_objects_cannot_have_is_refused(task, recipe, tmp_path):
         compare("fedavg", task=task, jobs=2)
     with pytest.raises(ComparisonError, match=r"--data='tff' cannot be used with a ta"):
         compare("fedavg", task=task, data="tff", output_dir=tmp_path)
+    with pytest.raises(ComparisonError, match="--task is missing for pulled"):
+        compare(recipe)
     taken = attrs.evolve(recipe, name="fedavg")
     with pytest.raises(RunError, match=r"another algorithm fedavg: give the recipe an"):
         compare(taken, task="mnist")

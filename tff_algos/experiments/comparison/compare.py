@@ -117,42 +117,25 @@ def compare(
       RunError: If there is no such algorithm or task, or a recipe has the name of
         another algorithm.
     """
-    for contender in contenders:
-        if not isinstance(contender, str | os.PathLike | Recipe):
-            raise ComparisonError(
-                f"{messages.shown(contender)} is no contender: expected algorithms, "
-                "flag files or folders of runs, one by one."
-            )
     task = settings.get("task")
-    if not isinstance(task, str | Task | TaskEntry | None):
-        raise ComparisonError(
-            f"task={messages.shown(task)}: expected a name, a Task or a TaskEntry."
-        )
+    _check_kinds(contenders, task, grid, seeds, jobs)
     check_list("columns", columns)
     check_list("modules", modules)
     here = _program_here(contenders, task, modules)
-    if here is not None:
-        settings = {**settings, "task": getattr(task, "name", task)}
-    names = tuple(
-        each.name if isinstance(each, Recipe) else os.fspath(each)
-        for each in contenders
-    )
-    common = [f"--{name}={_text(value)}" for name, value in settings.items()]
-    common += [f"--module={name}" for name in modules]
-    if not isinstance(grid, Mapping | None):
-        raise ComparisonError(
-            f"grid={messages.shown(grid)}: expected lists of values by setting, such as "
-            '{"client_learning_rate": [0.1, 0.3]}.'
-        )
-    axes = [_axis(name, values) for name, values in (grid or {}).items()]
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if not isinstance(value, numbers.Integral) or value < 1:
-            raise ComparisonError(f"{name}={value!r}: expected an integer >= 1.")
     if here is not None and jobs > 1:
         raise ComparisonError(
             f"jobs={jobs}: expected 1 with a recipe or a task that is an object, whose "
             "runs are in this process."
         )
+    if isinstance(task, Task | TaskEntry):
+        settings = {**settings, "task": task.name}
+    names = [
+        each.name if isinstance(each, Recipe) else os.fspath(each)
+        for each in contenders
+    ]
+    common = [f"--{name}={_text(value)}" for name, value in settings.items()]
+    common += [f"--module={name}" for name in modules]
+    axes = [_axis(name, values) for name, values in (grid or {}).items()]
     what = run_flags.declared(tuple(modules)) if here is None else here.what
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
@@ -160,15 +143,39 @@ def compare(
     return run(rows, modules, seeds, wanted, jobs, folder, here)
 
 
+def _check_kinds(
+    contenders: Sequence[Any], task: Any, grid: Any, seeds: Any, jobs: Any
+) -> None:
+    """Raises `ComparisonError` if an argument is of another kind than it may be."""
+    for contender in contenders:
+        if not isinstance(contender, str | os.PathLike | Recipe):
+            raise ComparisonError(
+                f"{messages.shown(contender)} is no contender: expected algorithms, "
+                "flag files or folders of runs, one by one."
+            )
+    if not isinstance(task, str | Task | TaskEntry | None):
+        raise ComparisonError(
+            f"task={messages.shown(task)}: expected a name, a Task or a TaskEntry."
+        )
+    if not isinstance(grid, Mapping | None):
+        raise ComparisonError(
+            f"grid={messages.shown(grid)}: expected lists of values by setting, such as "
+            '{"client_learning_rate": [0.1, 0.3]}.'
+        )
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
+        if not isinstance(value, numbers.Integral) or value < 1:
+            raise ComparisonError(f"{name}={value!r}: expected an integer >= 1.")
+
+
 def _program_here(
     contenders: Sequence[Any], task: Any, modules: Sequence[str]
 ) -> ProgramHere | None:
     """Returns what runs objects, or None if all have names only."""
     recipes = [each for each in contenders if isinstance(each, Recipe)]
-    if not recipes and isinstance(task, str | None):
+    is_named = isinstance(task, str | None)
+    if not recipes and is_named:
         return None
-    loaded = None if isinstance(task, str | None) else task
-    return ProgramHere.of_objects(recipes, loaded, modules)
+    return ProgramHere.of_objects(recipes, None if is_named else task, modules)
 
 
 def _text(value: Any) -> str:
