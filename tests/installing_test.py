@@ -1,5 +1,6 @@
 """The commands that install the project and build its site, run in a copy of it."""
 
+import json
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ _HIDDEN = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__"
 )
 _MADE = {"build", "dist", "runs", "site"}
+_PYTHON_3 = pathlib.Path(sys.base_prefix, "bin", "python3")
 
 
 def _not_in_a_clone(folder: str, names: list[str]) -> set[str]:
@@ -37,17 +39,26 @@ def _block(first_words: str) -> list[str]:
     return found.splitlines()
 
 
-def _run(command: str, folder: pathlib.Path) -> str:
+def _finished(
+    command: str, folder: pathlib.Path, stdin: str = "", **variables: str
+) -> subprocess.CompletedProcess:
     """Runs a command as a user would, without what this environment adds."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
+    environment["PATH"] = f"{_PYTHON_3.parent}{os.pathsep}{environment['PATH']}"
+    return subprocess.run(
         ["bash", "-c", command],
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
-        env=environment,
+        env=environment | variables,
     )
+
+
+def _run(command: str, folder: pathlib.Path, **variables: str) -> str:
+    """Runs a command that must succeed; returns what it printed."""
+    done = _finished(command, folder, **variables)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -58,8 +69,7 @@ def clone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("installing") / "clone"
     shutil.copytree(ROOT, folder, ignore=_not_in_a_clone)
     create, install, run = _block("python3 -m venv")
-    python = pathlib.Path(sys.base_prefix, "bin", "python3")
-    _run(create.replace("python3", str(python), 1), folder)
+    _run(create, folder)
     found = subprocess.run(
         [folder / ".venv/bin/python", "-m", "pip", "index", "versions", "absl-py"],
         capture_output=True,
@@ -150,6 +160,65 @@ def _fetched(address: str) -> bytes:
 @pytest.mark.slow
 def test_the_site_is_built_without_broken_links(clone):
     """It is strict: a link or reference that leads nowhere is an error."""
-    python = pathlib.Path(sys.base_prefix, "bin", "python3")
-    _run(f"make site PYTHON={python}", clone)
+    _run("make site", clone)
     assert "Reptile" in (clone / "site" / "algorithms.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["GPU", "RAY"])
+def test_setup_adds_the_packages_of_a_variable(variable, clone, tmp_path):
+    """In a dry run, since CUDA's packages take gigabytes."""
+    assert f"`{variable}=1`" in _page() or f"`make setup {variable}=1`" in _page()
+    report = tmp_path / "report.json"
+    dry_run = {"PIP_DRY_RUN": "1", "PIP_REPORT": str(report)}
+    _run(f"make setup {variable}=1", clone, **dry_run)
+    added = [each["metadata"] for each in json.loads(report.read_text())["install"]]
+    found = _versions([f"{each['name']}=={each['version']}" for each in added])
+    pins = (clone / f"requirements-{variable.lower()}.txt").read_text().split()
+    assert found == _versions(pins) - _installed(clone) != set()
+
+
+@pytest.fixture(scope="module")
+def python_3_12():
+    """Colab's version."""
+    if subprocess.run(["bash", "-c", "python3.12 --version"], check=False).returncode:
+        pytest.skip("there is no python3.12")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("python_3_12")
+def test_make_uses_another_python(clone):
+    command = "make setup PYTHON=python3.12"
+    assert f"`{command}`" in _page()
+    _run(command, clone)
+    run = f"main.py --algo=fedavg --task=adult {' '.join(SMALL)}"
+    assert "held-out accuracy" in _run(f".venv-python3.12/bin/python {run}", clone)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("python_3_12")
+def test_colab_runs_a_notebook_after_its_first_cell(clone, tmp_path):
+    """Colab has Python 3.12 and a TensorFlow, and opens a notebook without the rest."""
+    _run("git init --quiet && git add --all", clone)
+    author = "-c user.name=Author -c user.email=author@example.com"
+    _run(f"git {author} commit --quiet --message=All", clone)
+    _run("python3.12 -m venv colab", tmp_path)
+    _run("colab/bin/pip install --quiet tensorflow==2.19.0", tmp_path)
+    notebook = shutil.copy(clone / "notebooks" / "quickstart.ipynb", tmp_path)
+    run = f"colab/bin/python {ROOT}/tests/testing/notebook_cells.py {notebook}"
+
+    first = _finished(run, tmp_path, stdin=f"{clone}\n", MPLBACKEND="agg")
+    assert "tensorflow 2.19.0 by 2.21.0" in first.stdout
+    assert "Now restart the session" in first.stderr
+    again = _run(f"{run} 'curve[-1] > curve[0] + 0.1'", tmp_path, MPLBACKEND="agg")
+    assert "The packages are installed." in again
+    assert again.splitlines()[-1] == "[true]"
+
+
+@pytest.mark.slow
+def test_debian_has_the_packages_that_readme_names(tmp_path):
+    if not any(pathlib.Path("/var/lib/apt/lists").glob("*Packages*")):
+        pytest.skip("apt has no lists of packages")
+    readme = (ROOT / "README.md").read_text()
+    (packages,) = re.findall(r"`apt install ([^`]*)`", readme)
+    _run(f"apt-get install --simulate {packages}", tmp_path)
