@@ -21,6 +21,8 @@ import attrs
 import psutil
 
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
+# The semaphores of Python's multiprocessing, which other programs use, but not these.
+_OTHERS = "sem.mp-"
 _MAX_END_SECONDS = 20.0
 _MAX_DRIVER_SECONDS = 120.0
 # A driver is killed at some moment before this, most often while Ray starts.
@@ -225,7 +227,8 @@ def _left(end: str, folder: str, before: set[str]) -> Left:
                 processes.append(" ".join(child.cmdline())[:200])
         except psutil.NoSuchProcess:
             continue
-    segments = sorted(set(os.listdir(_SHARED_MEMORY)) - before)
+    new = sorted(set(os.listdir(_SHARED_MEMORY)) - before)
+    segments = [name for name in new if not name.startswith(_OTHERS)]
     return Left(end, processes, segments, sorted(os.listdir(folder)))
 
 
