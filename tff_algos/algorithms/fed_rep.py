@@ -65,7 +65,7 @@ def build_fed_rep(
       model_fn: A `tff_algos.models.BlockModel`.
       client_optimizer_fn: As in `build_fed_avg`, and so is every argument not listed
         here.
-      personal_blocks: The number of final blocks, which are each client's own head.
+      personal_blocks: How many of the last blocks are each client's own head.
       head_passes: Passes over the round's batches that train the head.
       body_passes: Passes over the round's batches that train the body, after the head.
 

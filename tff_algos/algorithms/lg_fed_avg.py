@@ -60,7 +60,7 @@ def build_lg_fed_avg(
       model_fn: A `tff_algos.models.BlockModel`.
       client_optimizer_fn: As in `build_fed_avg`, and so is every argument not listed
         here.
-      personal_blocks: The number of initial blocks that clients keep to themselves.
+      personal_blocks: How many of the first blocks clients keep to themselves.
 
     Returns:
       A `PersonalProcess` typed as `build_scaffold`'s; a row is `seen` (bool) and the
