@@ -277,6 +277,13 @@ def test_objects_are_checked_like_a_modules(algo, task, message):
         experiments.run(algo, task)
 
 
+def test_defaults_on_tasks_of_modules_that_are_not_loaded_are_theirs():
+    recipe = attrs.evolve(RECIPE, settings={"turned": {"max_degrees": 30}})
+    assert plugins.load(objects=[recipe]).tasks.keys() == tasks.TASKS.keys()
+    with pytest.raises(plugins.ModuleError, match="default for max_degrees"):
+        plugins.load(objects=[recipe, attrs.evolve(ENTRY, name="turned")])
+
+
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(
         plugins.ModuleError, match="--module=nowhere cannot be imported"

@@ -48,7 +48,7 @@ def own() -> Choices:
 
 
 def load(
-    modules: Sequence[str] = (), objects: Iterable[Recipe | TaskEntry] = ()
+    modules: Sequence[str] = (), objects: Sequence[Recipe | TaskEntry] = ()
 ) -> Choices:
     """Returns this package's algorithms and tasks and those of other modules.
 
@@ -77,8 +77,9 @@ def load(
     added += [(each, "") for each in objects]
     for each, origin in added:
         _add_kinds(kinds, each, origin)
+    known = {declarations.EVERY_TASK, *entries, *(each.name for each in objects)}
     for each, origin in added:
-        _check_defaults(each, kinds, origin)
+        _check_defaults(each, kinds, known, origin)
     return Choices(algorithms, entries)
 
 
@@ -160,12 +161,20 @@ def _add_kinds(
 
 
 def _check_defaults(
-    offered: Recipe | TaskEntry, names: Collection[str], origin: str
+    offered: Recipe | TaskEntry,
+    names: Collection[str],
+    task_names: Collection[str],
+    origin: str,
 ) -> None:
-    """Raises `ModuleError` if it gives a default to what nobody declares."""
+    """Raises `ModuleError` if it gives a default to what nobody declares.
+
+    An algorithm's defaults on tasks of modules that are not loaded may be of settings
+    that only these tasks have.
+    """
     given = offered.settings
     if isinstance(offered, Recipe):
-        given = {name for of_task in given.values() for name in of_task}
+        of_tasks = [given[name] for name in given if name in task_names]
+        given = {name for of_task in of_tasks for name in of_task}
     for name in given:
         if name not in names:
             nearest = declarations.nearest_names(name, names)

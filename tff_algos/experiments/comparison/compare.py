@@ -228,7 +228,8 @@ def run(
         check_folders(runs)
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
         choices = here.choices if here else plugins.load(modules)
-        checks.check(list(to_run), plugins.declare(choices), choices)
+        what = here.what if here else plugins.declare(choices)
+        checks.check(list(to_run), what, choices)
         failed, noted = [], set()
         with LiveTable(runs, redraw=here is None) as live:
 

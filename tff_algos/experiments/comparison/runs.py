@@ -177,7 +177,7 @@ def execute_all(
 
 
 def execute_in_turn(
-    runs: Sequence[Run], ended: _Ended, program: Program | ProgramHere
+    runs: Sequence[Run], ended: _Ended, program: ProgramHere
 ) -> Outcomes:
     """Executes runs in the calling thread and returns the results of every row.
 
