@@ -20,6 +20,16 @@ _HIDDEN = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__"
 )
 _MADE = {"build", "dist", "runs", "site"}
+# What these tests may run in, and what a `make` around them hands on.
+_HERE = {
+    "PYTHONPATH",
+    "GPU",
+    "RAY",
+    "PYTHON",
+    "MAKEFLAGS",
+    "MAKEOVERRIDES",
+    "MAKELEVEL",
+}
 _PYTHON_3 = pathlib.Path(sys.base_prefix, "bin", "python3")
 
 
@@ -43,7 +53,7 @@ def _finished(
     command: str, folder: pathlib.Path, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess:
     """Runs a command as a user would, without what this environment adds."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment = {k: v for k, v in os.environ.items() if k not in _HERE}
     environment["PATH"] = f"{_PYTHON_3.parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         ["bash", "-c", command],
