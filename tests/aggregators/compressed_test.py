@@ -188,3 +188,8 @@ def test_values_of_one_tensor_work_too():
     )
     np.testing.assert_array_equal(result, [3, 0])
     assert tf.as_dtype(result.dtype) == tf.float32
+
+
+def test_quantized_tensors_have_a_known_shape():
+    with pytest.raises(TypeError, match=r"known shape, found float32\[\?\]"):
+        aggregators.build_quantized_sum().create(tff.TensorType(np.float32, [None]))

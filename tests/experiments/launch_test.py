@@ -216,9 +216,17 @@ def test_algorithms_and_tasks_are_names_or_what_these_stand_for(algo, task, mess
         experiments.run(algo, task)
 
 
-def test_a_folder_is_a_path():
-    with pytest.raises(HyperparameterError, match="output_dir=3 .*: expected a path"):
-        experiments.run("fedavg", "adult", output_dir=3)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"output_dir": 3}, "output_dir=3 .*: expected a path"),
+        ({"output_dir": "a" * 300}, "output_dir='aaa.*: expected a shorter path"),
+        ({"data": np.array(["tff", "auto"])}, "data=.*: expected one of auto, tff"),
+    ],
+)
+def test_values_that_cannot_be_are_named(settings, message):
+    with pytest.raises(HyperparameterError, match=message):
+        experiments.run("fedavg", "adult", **settings)
 
 
 @pytest.mark.parametrize("setting", [{"data": "generated"}, {"cache_dir": "elsewhere"}])

@@ -53,7 +53,8 @@ def build_quantized_sum(
       least_size: Tensors of fewer numbers are sent as they are.
 
     Returns:
-      TFF's factory, with its encoders for uniform or for rotated quantization.
+      TFF's factory, with its encoders for uniform or for rotated quantization. Its
+      `create` raises TypeError for tensors of unknown shape.
 
     Raises:
       HyperparameterError: If an argument is invalid.
@@ -64,6 +65,11 @@ def build_quantized_sum(
     )
 
     def encoder(spec: tf.TensorSpec) -> tensor_encoding.core.GatherEncoder:
+        if not spec.shape.is_fully_defined():
+            raise TypeError(
+                "Expected value_type to be a structure of tensors of known shape, found "
+                f"{tff.TensorType(spec.dtype.as_numpy_dtype, spec.shape)}."
+            )
         small = spec.shape.num_elements() < least_size
         chosen = encoders.identity() if small else quantization(bits)
         return encoders.as_gather_encoder(chosen, spec)

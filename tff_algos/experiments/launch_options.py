@@ -1,9 +1,10 @@
 """Where a run's data come from, where its results go, and what runs it."""
 
+import errno
 import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal, get_args
 
 import attrs
@@ -27,7 +28,7 @@ _OF_RUNTIME = {
 
 def _check_choice(launch: Any, field: attrs.Attribute, value: Any) -> None:
     choices = (True, False) if field.type is bool else get_args(field.type)
-    if value not in choices:
+    if not isinstance(value, Hashable) or value not in choices:
         expected = f"one of {', '.join(map(str, choices))}"
         raise HyperparameterError(field.name, value, expected)
 
@@ -39,6 +40,11 @@ def _check_names(launch: Any, field: attrs.Attribute, value: Any) -> None:
 def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
     if not isinstance(value, str | os.PathLike | None):
         raise HyperparameterError(field.name, value, "a path")
+    try:
+        os.stat(value or ".")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise HyperparameterError(field.name, value, "a shorter path") from error
 
 
 @attrs.frozen(kw_only=True)
