@@ -20,8 +20,8 @@ _HIDDEN = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__"
 )
 _MADE = {"build", "dist", "runs", "site"}
-# What these tests may run in, and what a `make` around them hands on.
-_HERE = {
+# Variables that the run of these tests, perhaps by `make`, has and a user has not.
+_OF_THIS_RUN = {
     "PYTHONPATH",
     "GPU",
     "RAY",
@@ -53,7 +53,7 @@ def _finished(
     command: str, folder: pathlib.Path, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess:
     """Runs a command as a user would, without what this environment adds."""
-    environment = {k: v for k, v in os.environ.items() if k not in _HERE}
+    environment = {k: v for k, v in os.environ.items() if k not in _OF_THIS_RUN}
     environment["PATH"] = f"{_PYTHON_3.parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         ["bash", "-c", command],

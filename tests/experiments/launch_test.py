@@ -220,11 +220,12 @@ def test_algorithms_and_tasks_are_names_or_what_these_stand_for(algo, task, mess
     ("settings", "message"),
     [
         ({"output_dir": 3}, "output_dir=3 .*: expected a path"),
+        ({"output_dir": "a\0b"}, r"output_dir='a\\x00b' .*: expected a path"),
         ({"output_dir": "a" * 300}, "output_dir='aaa.*: expected a shorter path"),
         ({"data": np.array(["tff", "auto"])}, "data=.*: expected one of auto, tff"),
     ],
 )
-def test_values_that_cannot_be_are_named(settings, message):
+def test_an_invalid_launch_option_is_named(settings, message):
     with pytest.raises(HyperparameterError, match=message):
         experiments.run("fedavg", "adult", **settings)
 

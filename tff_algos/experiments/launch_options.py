@@ -42,6 +42,8 @@ def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
         raise HyperparameterError(field.name, value, "a path")
     try:
         os.stat(value or ".")
+    except ValueError as error:
+        raise HyperparameterError(field.name, value, "a path") from error
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise HyperparameterError(field.name, value, "a shorter path") from error
