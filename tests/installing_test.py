@@ -188,6 +188,19 @@ def test_setup_adds_the_packages_of_a_variable(variable, clone, tmp_path):
     assert found == _versions(pins) - _installed(clone) != set()
 
 
+@pytest.mark.slow
+def test_commands_for_a_gpu(clone):
+    """Their setup in a dry run; without one a run takes the CPU, and the checks say why not."""
+    no_gpu = {"PIP_DRY_RUN": "1", "CUDA_VISIBLE_DEVICES": ""}
+    flags = f"--algo=fedavg --task=adult {' '.join(SMALL)}"
+    printed = _run(f"make run GPU=1 RUN_FLAGS='{flags}'", clone, **no_gpu)
+    assert "held-out accuracy" in printed
+    check = _finished("make gpu-check GPU=1", clone, **no_gpu)
+    assert check.returncode != 0
+    (line, *_) = check.stderr.splitlines()
+    assert line.startswith("TensorFlow sees no GPU") and "make setup GPU=1" in line
+
+
 @pytest.fixture(scope="module")
 def python_3_12():
     """Colab's version."""
