@@ -31,6 +31,8 @@ FILE = pathlib.Path(__file__).with_name("declarations.json")
 RUN = "run"
 EVERY_TASK = "*"
 _MAX_SUGGESTIONS = 3
+# The likeness of a name with a typo, by difflib.
+_ALMOST = 0.8
 # Too many words begin with the shorter ones of a mistyped name.
 _MIN_BEGINNING = 3
 
@@ -136,9 +138,21 @@ def nearest_names(name: str, names: Iterable[str]) -> Sequence[str]:
     """Returns up to three names that a wrong one may stand for.
 
     They contain it, or it abbreviates their last words (`lr`, `client_lr`); if there are
-    none, the one that is spelled most like it.
+    none, the one that is spelled almost like it, or those that begin with it or have
+    its last word, or the one that is spelled most like it.
     """
     names = list(names)
+    _, *last_word = name.split("_")
+    return (
+        _containing(name, names)
+        or difflib.get_close_matches(name, names, n=1, cutoff=_ALMOST)
+        or _beginning(name, names)
+        or (_containing(last_word[-1], names) if last_word else [])
+        or difflib.get_close_matches(name, names, n=1)
+    )
+
+
+def _containing(name: str, names: Sequence[str]) -> Sequence[str]:
     words = "_".join(map(_abbreviation, name.split("_")))
     last_words = re.compile(rf"(\w+_)?{words}")
     found = [
@@ -150,7 +164,12 @@ def nearest_names(name: str, names: Iterable[str]) -> Sequence[str]:
     found.sort(
         key=lambda each: not (each.startswith(name) or last_words.fullmatch(each))
     )
-    return found[:_MAX_SUGGESTIONS] or difflib.get_close_matches(name, names, n=1)
+    return found[:_MAX_SUGGESTIONS]
+
+
+def _beginning(name: str, names: Sequence[str]) -> Sequence[str]:
+    long = len(name) >= _MIN_BEGINNING
+    return [each for each in names if long and each.startswith(name)][:_MAX_SUGGESTIONS]
 
 
 def _abbreviation(word: str) -> str:

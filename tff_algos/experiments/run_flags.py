@@ -4,7 +4,7 @@ import functools
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -244,12 +244,24 @@ def reason(
     if isinstance(error, flags.UnrecognizedFlagError):
         # What most algorithms have is meant most often.
         names = sorted(values, key=lambda name: -len(what.users.get(name, ())))
-        nearest = declarations.nearest_names(error.flagname, names)
+        nearest = declarations.nearest_names(error.flagname, names) or _named_in_help(
+            error.flagname, names, values
+        )
         meant = " or ".join(f"--{name}" for name in nearest)
         question = f", did you mean {meant}?" if meant else "."
         return f"--{messages.shortened(error.flagname)} is unknown{question}"
     text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
     return _expectation(text, what) or f"{' '.join(text.split()).rstrip('.')}."
+
+
+def _named_in_help(
+    word: str, names: Iterable[str], values: flags.FlagValues
+) -> Sequence[str]:
+    """Returns the flags whose help has the word: `--partition` for `--dirichlet`."""
+    if len(word) < 2:
+        return []
+    whole = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    return [name for name in names if whole.search(values[name].help or "")][:2]
 
 
 def _expectation(text: str, what: Declarations) -> str | None:
