@@ -186,7 +186,7 @@ RECIPES = (
     Recipe(
         name="fedmeta_uga",
         not_private="its server trains on examples of clients",
-        title="FedMeta w/ UGA",
+        title="FedMeta with UGA",
         summary="UGA, then a gradient step on the server's own data",
         paper=_YAO,
         build=tff_algos.build_unbiased_gradient_aggregation,
@@ -233,6 +233,7 @@ RECIPES = (
     Recipe(
         name="personalized_fedavg",
         not_private="it runs one process after another; use fedavg or reptile",
+        not_chosen="it runs one process after another; use fedavg or reptile",
         title="Personalized FedAvg",
         summary="FedAvg, then Reptile, for a model that personalizes well",
         paper=_JIANG,
@@ -471,6 +472,7 @@ RECIPES = (
     Recipe(
         name="local",
         not_private="nothing is sent that noise could hide",
+        not_chosen="clients send nothing",
         title="Local training",
         summary="every client trains alone; nothing is shared",
         paper="the baseline of the papers above",

@@ -111,6 +111,8 @@ class Recipe:
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
+      not_chosen: Why one cannot choose how updates are aggregated, of a builder without
+        a `model_aggregator`.
       gradients: About how many gradients of the loss a local batch takes, or the name of
         the hyperparameter that says so.
       paces: What few rounds teach, by task name (`EVERY_TASK` for all others), where the
@@ -134,6 +136,7 @@ class Recipe:
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
     check: Callable[[Settings], None] = lambda settings: None
     not_private: str = ""
+    not_chosen: str = "it has an aggregate of its own"
     gradients: float | str = 1.0
     paces: Mapping[str, Pace] = attrs.field(factory=dict)
 
@@ -173,8 +176,7 @@ class Recipe:
             return {}
         whys = {}
         if "model_aggregator" not in inspect.signature(self.build).parameters:
-            own = "it has an aggregate of its own"
-            whys = dict.fromkeys((*_AGGREGATOR, *_PRIVACY), own)
+            whys = dict.fromkeys((*_AGGREGATOR, *_PRIVACY), self.not_chosen)
         if self.not_private:
             whys |= dict.fromkeys(_PRIVACY, self.not_private)
         return {name: f"with {self.title}: {why}" for name, why in whys.items()}

@@ -215,7 +215,7 @@ def summarize(
             round(len(rows) / train_seconds, 4) if train_seconds else None
         ),
         "peak_memory_mb": {
-            name: round(held / 2**20) for name, held in peak_memory.items()
+            name: round(held / 1e6) for name, held in peak_memory.items()
         },
         **{
             f"{name}_per_round": _mean(rows, name)
