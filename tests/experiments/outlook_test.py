@@ -215,21 +215,21 @@ def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
     ("arguments", "expected"),
     [
         (
-            (13, 30, 12, 39.8),
+            (14, 12, 39.8),
             (
                 "stopping after round 14 (about 40 s), which will be saved; press Ctrl-C "
                 "again, or send another signal, to stop now: the last saved round is 12."
             ),
         ),
         (
-            (0, 30, 0, None),
+            (1, 0, None),
             (
                 "stopping after round 1, which will be saved; press Ctrl-C again, or "
                 "send another signal, to stop now: nothing is saved yet."
             ),
         ),
         (
-            (30, 30, 30, None),
+            (None, 30, None),
             (
                 "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
                 "send another signal, to stop now."

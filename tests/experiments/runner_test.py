@@ -249,6 +249,21 @@ def test_a_signal_during_an_evaluation_is_told_which_round_ends(
     assert notices[0].startswith("stopping after round 1"), notices
 
 
+def test_a_signal_at_the_end_of_a_round_is_told_that_no_other_begins(
+    stages, tmp_path, monkeypatch, capsys
+):
+    advance = runner.Progress.advance
+
+    def ask_to_stop(self, *arguments):
+        advance(self, *arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(runner.Progress, "advance", ask_to_stop)
+    result = runner.run(make_spec(stages, tmp_path))
+    assert result.rounds_done == 1
+    assert "stopping after round 1 " in capsys.readouterr().err
+
+
 def test_a_second_signal_does_not_wait(stages, tmp_path):
     def insist(call):
         if call == 2:

@@ -212,18 +212,15 @@ def _ways_to_shorten(spec: RunSpec) -> str:
     return f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
 
 
-def stop_notice(
-    rounds_done: int, total_rounds: int, saved: int, seconds_left: float | None
-) -> str:
+def stop_notice(last_round: int | None, saved: int, seconds_left: float | None) -> str:
     """Returns what a signal to stop does.
 
     Args:
-      rounds_done: Rounds that are completed.
-      total_rounds: Rounds of the run.
+      last_round: The round after which the run stops; None if all rounds are done.
       saved: The last round with a checkpoint; 0 if there is none.
       seconds_left: About how long the current round still takes; None if unknown.
     """
-    if rounds_done >= total_rounds:
+    if last_round is None:
         return (
             "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
             "send another signal, to stop now."
@@ -231,6 +228,6 @@ def stop_notice(
     about = "" if seconds_left is None else f" (about {max(1, round(seconds_left))} s)"
     last = f"the last saved round is {saved}" if saved else "nothing is saved yet"
     return (
-        f"stopping after round {rounds_done + 1}{about}, which will be saved; press "
+        f"stopping after round {last_round}{about}, which will be saved; press "
         f"Ctrl-C again, or send another signal, to stop now: {last}."
     )

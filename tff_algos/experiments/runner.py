@@ -91,6 +91,7 @@ class _Training:
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
         self._improvement = evaluation.build_improvement_fn(spec.task)
         self._progress: Progress | None = None
+        self._last_begun = self.rounds_done
 
     def close(self) -> None:
         """Stops background work."""
@@ -309,8 +310,9 @@ class _Training:
             outlook.warn_before_long_runs(spec, self.rounds_done, batches, progress)
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
+                self._last_begun = self.rounds_done + 1
                 try:
-                    row = self._round(self.rounds_done + 1)
+                    row = self._round(self._last_begun)
                 except Exception:
                     # Ctrl-C also interrupts the runtime's processes.
                     if self._stop.received is not None:
@@ -330,10 +332,14 @@ class _Training:
     def stop_notice(self) -> str:
         """Says what a signal to stop does and what is saved."""
         progress = self._progress
+        in_step = None if progress is None else progress.remaining_in_step
         # A round is done after its evaluation; its weights are there before.
         done = self.rounds_done if progress is None else progress.done
-        in_step = None if progress is None else progress.remaining_in_step
-        return outlook.stop_notice(done, self._spec.total_rounds, self._saved, in_step)
+        # After a signal no other round begins, even if this one ends meanwhile.
+        last = None if done >= self._spec.total_rounds else self._last_begun
+        if last == 0:
+            return outlook.NOT_STARTED
+        return outlook.stop_notice(last, self._saved, in_step)
 
 
 def _child_memory() -> int:
