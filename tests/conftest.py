@@ -12,6 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 
+from tests.testing import function_caches
 from tests.testing.tiers import (  # noqa: F401
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -73,7 +74,8 @@ def in_process_context():
 
     One context for all modules would keep the programs of all their computations.
     """
-    return execution.set_in_process_context()
+    yield execution.set_in_process_context()
+    function_caches.forget_graphs()
 
 
 @pytest.fixture(scope="session")
