@@ -83,8 +83,8 @@ test-extended: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) $(SLOW_TEST_PROCESSES) --durations=20 -m slow tests
 
-# One after the other: TensorFlow keeps what every test traced until its process ends, so
-# processes that run all tests outgrow 24 GB.
+# One after the other: TensorFlow keeps much of what tests trace until their process ends,
+# so processes that run all tests outgrow 24 GB.
 test-all:
 	$(MAKE) test
 	$(MAKE) test-extended

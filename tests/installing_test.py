@@ -190,7 +190,10 @@ def test_setup_adds_the_packages_of_a_variable(variable, clone, tmp_path):
 
 @pytest.mark.slow
 def test_commands_for_a_gpu(clone):
-    """Their setup in a dry run; without one a run takes the CPU, and the checks say why not."""
+    """Without a GPU, a run uses the CPU, and the check says what is missing.
+
+    Their setup is a dry run, since CUDA's packages take gigabytes.
+    """
     no_gpu = {"PIP_DRY_RUN": "1", "CUDA_VISIBLE_DEVICES": ""}
     flags = f"--algo=fedavg --task=adult {' '.join(SMALL)}"
     printed = _run(f"make run GPU=1 RUN_FLAGS='{flags}'", clone, **no_gpu)

@@ -31,7 +31,7 @@ FILE = pathlib.Path(__file__).with_name("declarations.json")
 RUN = "run"
 EVERY_TASK = "*"
 _MAX_SUGGESTIONS = 3
-# The likeness of a name with a typo, by difflib.
+# difflib's ratio from which a name is another one with a typo.
 _ALMOST = 0.8
 # Too many words begin with the shorter ones of a mistyped name.
 _MIN_BEGINNING = 3

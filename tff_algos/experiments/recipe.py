@@ -111,8 +111,8 @@ class Recipe:
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
-      not_chosen: Why one cannot choose how updates are aggregated, of a builder without
-        a `model_aggregator`.
+      not_chosen: For a builder without a `model_aggregator`: why one cannot choose how
+        updates are aggregated.
       gradients: About how many gradients of the loss a local batch takes, or the name of
         the hyperparameter that says so.
       paces: What few rounds teach, by task name (`EVERY_TASK` for all others), where the
