@@ -232,6 +232,7 @@ RECIPES = (
     ),
     Recipe(
         name="personalized_fedavg",
+        not_private="it runs one process after another; use fedavg or reptile",
         not_chosen="it runs one process after another; use fedavg or reptile",
         title="Personalized FedAvg",
         summary="FedAvg, then Reptile, for a model that personalizes well",
