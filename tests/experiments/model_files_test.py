@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import tf_keras
 
 import tasks
 from tasks.models import image, text
@@ -190,6 +191,23 @@ def test_models_of_tasks_are_files_too(model, x, tmp_path):
     expected = model.predict_on_batch(model.initial_weights, x, False)
     found = experiments.load_model(tmp_path).predict(x)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loaded_model_whose_layers_define_gradients_trains_and_is_saved(tmp_path):
+    model = text.build_lstm_model(seed=0)
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    model_files.write_final(tmp_path, model, weights)
+    (tmp_path / "config.json").write_text("{}")
+    x = np.ones((2, 80), np.int32)
+    keras = experiments.load_model(tmp_path).keras_model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(keras(x, training=True) ** 2)
+    assert all(
+        np.any(gradient) for gradient in tape.gradient(loss, keras.trainable_weights)
+    )
+    keras.save(tmp_path / "keras")
+    saved = tf_keras.models.load_model(tmp_path / "keras")
+    np.testing.assert_array_equal(saved(x), keras(x))
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):

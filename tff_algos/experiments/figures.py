@@ -21,6 +21,8 @@ _CHARACTERS_PER_INCH = 8.0  # of a title, in matplotlib's default font
 _MOST_DECIMALS = 3
 # So many clients have names in plots; of more, distributions are shown.
 MAX_CLIENTS_NAMED = 10
+# Their shapes: where two clients have the same accuracies, both are seen.
+MARKERS = "os^DvP<X>*"
 _MAX_NAME = 24  # characters
 _NAME_INCHES = 0.09  # of a character below an axis
 _MARGIN = 0.05  # of an axis of shares, beyond 100 % and 0

@@ -260,9 +260,13 @@ class TrainedModel:
         return found.numpy()
 
     def keras_model(self) -> tf_keras.Model:
-        """Returns it as an uncompiled Keras model, to predict, train on and save."""
+        """Returns it as an uncompiled Keras model, to predict, train on and save.
+
+        Its `save` writes a SavedModel, which predicts and, unless the model has our
+        recurrent layers, trains; to train those in another process, `save_weights`.
+        """
         functional = _Functional(self._saved, self.weights, self._input_spec)
-        return build_keras_model(functional, self.weights)
+        return build_keras_model(functional, self.weights, custom_gradients=False)
 
 
 class _Functional:

@@ -29,8 +29,6 @@ from tff_algos.experiments.metric_names import ROUND
 _SIZE = (6.4, 4.0)  # inches
 _INITIAL, _PERSONALIZED, _OWN = "tab:blue", "tab:orange", "tab:green"
 _LEGEND_LINE = 0.22  # inches
-# Shapes of so many clients: where two have the same accuracies, both are seen.
-_MARKERS = "os^DvP<X>*"
 # Columns of metrics.csv in the learning curves, where a run has them.
 _CURVES = types.MappingProxyType(
     {
@@ -219,7 +217,7 @@ def _scatter_clients(
     initial = np.array([result.accuracy[0] for result in results])
     examples = np.array([result.num_train_examples for result in results])
     sizes = (40 if few else 10) + 60 * examples / max(1, examples.max())
-    markers = _MARKERS[: len(results)] if few else "o"
+    markers = figures.MARKERS[: len(results)] if few else "o"
     for number, marker in enumerate(markers):
         own = slice(number, None, len(markers))
         axis.scatter(
@@ -237,7 +235,7 @@ def _client_handles(results: Sequence[ClientResult]) -> list[matplotlib.artist.A
     handles = []
     if len(results) <= figures.MAX_CLIENTS_NAMED:
         style = {"linestyle": "", "color": "gray", "markerfacecolor": "none"}
-        for name, marker in zip(_names(results), _MARKERS, strict=False):
+        for name, marker in zip(_names(results), figures.MARKERS, strict=False):
             handles.append(Line2D([], [], marker=marker, label=name, **style))
     if _own_accuracies(results):
         for label, color in (("personalized", _PERSONALIZED), ("own model", _OWN)):

@@ -1,5 +1,7 @@
 """Converts a functional model to a Keras model, to predict, save and export."""
 
+import os
+import pathlib
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -16,9 +18,11 @@ class _KerasModel(tf_keras.Model):
         self,
         model: tff.learning.models.FunctionalModel,
         weights: tff.learning.models.ModelWeights,
+        custom_gradients: bool,
     ) -> None:
         super().__init__()
         self._functional = model
+        self._custom_gradients = custom_gradients
         self._predict_on_batch = graph_prediction.anywhere(model)
         self._own_trainable = [
             self._variable(index, value, trainable=True)
@@ -50,6 +54,15 @@ class _KerasModel(tf_keras.Model):
             "model.save_weights('model.weights.h5')."
         )
 
+    def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves it as Keras does, without custom gradients if it was built so."""
+        # Only SavedModels have the option; `get_config` refuses the other formats.
+        is_saved_model = pathlib.Path(filepath).suffix not in (".keras", ".h5", ".hdf5")
+        if is_saved_model and not self._custom_gradients:
+            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            kwargs.setdefault("options", options)
+        super().save(filepath, *args, **kwargs)
+
     def call(self, inputs: Any, training: bool = False) -> Any:
         """Returns the model's output on a batch."""
         initial = self._functional.initial_weights
@@ -79,6 +92,7 @@ def _as_spec(value: Any, spec: tf.TensorSpec) -> Any:
 def build_keras_model(
     model: tff.learning.models.FunctionalModel,
     weights: tff.learning.models.ModelWeights,
+    custom_gradients: bool = True,
 ) -> tf_keras.Model:
     """Builds a Keras model equivalent to a functional model.
 
@@ -88,12 +102,15 @@ def build_keras_model(
     Args:
       model: The functional model.
       weights: Its weights, as `get_model_weights` of a learning process returns them.
+      custom_gradients: Whether SavedModels of it include the gradients that layers such
+        as our LSTM define, without which those cannot be trained after loading.
+        TensorFlow cannot save them for a model that comes from a SavedModel itself.
 
     Returns:
       An uncompiled `tf_keras.Model` (Keras 2, as TFF's), built, with the given weights,
       in order: trainable, then non-trainable.
     """
-    keras = _KerasModel(model, weights)
+    keras = _KerasModel(model, weights, custom_gradients)
     # A call builds it and tells Keras its shapes, for `summary` and `save`.
     keras(
         tf.nest.map_structure(

@@ -212,11 +212,14 @@ def test_a_usual_column_is_empty_for_a_run_without_it(tmp_path):
     plain, own = (_results(tmp_path / name) for name in ("plain", "own"))
     held = json.loads(summary.read_text())
     held["personalization"]["own_accuracy"] = 0.5
-    held["bytes_up_per_round"] = 2e6
+    held |= {"bytes_down_per_round": 3e6, "bytes_up_per_round": 2e6}
     summary.write_text(json.dumps(held))
     own = columns.read_results(summary.parent)
     found = {column.name: column for column in columns.default_columns([plain, own])}
-    accuracy, sent = found["own_accuracy"], found["bytes_up_per_round"]
+    accuracy = found["own_accuracy"]
     assert accuracy.value(plain) is None and accuracy.value(own) == 0.5
-    assert sent.header == "MB up per round" and sent.format(sent.value(own)) == "2.00"
-    assert sent.value(plain) is None
+    for direction, megabytes in (("down", "3.00"), ("up", "2.00")):
+        sent = found[f"bytes_{direction}_per_round"]
+        assert sent.header == f"MB {direction} per round"
+        assert sent.format(sent.value(own)) == megabytes
+        assert sent.value(plain) is None

@@ -11,6 +11,11 @@ from tff_algos.experiments.comparison.columns import read_results
 from tff_algos.experiments.comparison.rows import Row
 
 
+def _clients(accuracies):
+    """Returns the accuracies of as many clients, with a seed each."""
+    return {str(number): [each] for number, each in enumerate(accuracies)}
+
+
 def _results(folder, curve):
     write_run(folder, curve=curve)
     return read_results(folder)
@@ -42,14 +47,19 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
         "better": (rounds, figures.np.array([[0.5, 0.6]])),
     }
     figure = figures.plot_curves(curves, None)
-    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    (axis,) = figure.axes
+    lines = {line.get_label(): line for line in axis.lines}
     assert lines["worse"].get_ydata().tolist() == pytest.approx([0.2, 0.3])
+    band = axis.collections[0].get_paths()[0].vertices
+    for number, range_of_seeds in ((1, (0.1, 0.3)), (2, (0.2, 0.4))):
+        ends = band[band[:, 0] == number, 1]
+        assert (min(ends), max(ends)) == pytest.approx(range_of_seeds)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
 
 
 @pytest.mark.parametrize(
-    ("num_seeds", "dataset", "title"),
+    ("num_seeds", "subject", "title"),
     [
         (1, None, ""),
         (1, "mnist", "mnist"),
@@ -58,12 +68,12 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
     ],
 )
 def test_the_title_has_the_dataset_and_speaks_of_seeds_where_there_are_several(
-    num_seeds, dataset, title
+    num_seeds, subject, title
 ):
     rounds = figures.np.array([1, 2])
     other = (rounds, figures.np.array([[0.1, 0.2]]))
     several = (rounds, figures.np.array([[0.1, 0.2]] * num_seeds))
-    figure = figures.plot_curves({"one": other, "several": several}, dataset)
+    figure = figures.plot_curves({"one": other, "several": several}, subject)
     assert figure.axes[0].get_title() == title
 
 
@@ -83,8 +93,8 @@ def test_the_whole_legend_is_on_the_plot(count):
 def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path):
     results = [_results(tmp_path / name, (0.5,)) for name in "ab"]
     assert figures.client_accuracies([*results, None]) == {
-        "server's model": [0.5, 1.0, 0.5, 1.0],
-        "personalized": [0.75, 0.25, 0.75, 0.25],
+        "server's model": {"a": [0.5, 0.5], "c": [1.0, 1.0]},
+        "personalized": {"a": [0.75, 0.75], "c": [0.25, 0.25]},
     }
     (tmp_path / "a" / "per_client.csv").unlink()
     assert figures.client_accuracies(results[:1]) == {}
@@ -98,12 +108,15 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
         "a,true,9,4,0,0.5,1.0,0.8,1.0\na,true,9,4,1,0.75,1.0,0.8,1.0\n"
     )
     kept = figures.client_accuracies([results])
-    assert kept == {"server's model": [0.5], "personalized": [0.75], "own model": [0.8]}
-    shared = {"server's model": [0.2], "personalized": [0.3]}
-    many = [{kind: 10 * own for kind, own in row.items()} for row in (shared, kept)]
-    figure = figures.plot_clients({"fedavg": many[0], "ditto": many[1]}, None)
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
+    assert kept == {
+        "server's model": {"a": [0.5]},
+        "personalized": {"a": [0.75]},
+        "own model": {"a": [0.8]},
+    }
+    shared = {kind: _clients([0.2] * 10) for kind in ("server's model", "personalized")}
+    own = {kind: _clients([0.5] * 10) for kind in kept}
+    figure = figures.plot_clients({"fedavg": shared, "ditto": own}, None)
+    assert _legend(figure) == [
         "server's model",
         "personalized",
         "own model",
@@ -117,8 +130,11 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
 def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
     figure = figures.plot_clients(
         {
-            "fedavg": {"server's model": [0.2, 0.4] * 5},
-            "uga": {"server's model": [0.6] * 10, "personalized": [0.7] * 10},
+            "fedavg": {"server's model": _clients([0.2, 0.4] * 5)},
+            "uga": {
+                "server's model": _clients([0.6] * 10),
+                "personalized": _clients([0.7] * 10),
+            },
         },
         "mnist",
     )
@@ -137,7 +153,8 @@ def test_clients_are_drawn_with_a_box_for_each_row_and_kind():
 
 def test_whiskers_end_at_the_percentiles_that_the_legend_names():
     accuracies = np.linspace(0, 1, 11) ** 2
-    figure = figures.plot_clients({"fedavg": {"server's model": accuracies}}, None)
+    clients = _clients(accuracies)
+    figure = figures.plot_clients({"fedavg": {"server's model": clients}}, None)
     (axis,) = figure.axes
     ends = {float(x) for line in axis.lines for x in line.get_xdata()}
     assert {0.01, 0.81} <= {round(end, 6) for end in ends} and not {0.0, 1.0} & ends
@@ -146,7 +163,8 @@ def test_whiskers_end_at_the_percentiles_that_the_legend_names():
 def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
     label = "fedprox proximal_strength=0.1 client_learning_rate=0.05 total_rounds=200"
     kinds = {
-        kind: [0.5, 0.9] for kind in ("server's model", "personalized", "own model")
+        kind: _clients([0.5, 0.9])
+        for kind in ("server's model", "personalized", "own model")
     }
     figure = figures.plot_clients({label: kinds, "fedavg": kinds}, "mnist")
     figure.draw_without_rendering()
@@ -158,16 +176,36 @@ def test_all_of_the_plot_of_clients_is_on_it_however_long_names_are():
     assert not one.overlaps(other)
 
 
-def test_few_clients_are_shown_themselves():
-    few, many = [0.2, 0.6], list(np.linspace(0, 1, 12))
-    kinds = ({"server's model": few}, {"server's model": many})
-    figure = figures.plot_clients(dict(zip("ab", kinds, strict=True)), None)
+def _legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_few_clients_are_shown_themselves_by_name():
+    few = {"phd": [0.2, 0.3], "others": [0.6, 0.5]}
+    many = _clients(np.linspace(0, 1, 12))
+    rows = {"a": {"server's model": few}, "b": {"server's model": many}}
+    figure = figures.plot_clients(rows, None)
     (axis,) = figure.axes
-    shown = [line.get_xdata().tolist() for line in axis.lines]
-    assert few in shown and many not in shown
+    shown = {line.get_marker(): line.get_xdata().tolist() for line in axis.lines}
+    assert shown["o"] == [0.2, 0.3] and shown["s"] == [0.6, 0.5]
     assert len(axis.patches) == 1
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"a client", "median", "mean"} <= set(labels)
-    alone = figures.plot_clients({"a": kinds[0]}, None)
-    labels = [text.get_text() for text in alone.legends[0].get_texts()]
-    assert labels == ["server's model", "a client", "mean"]
+    assert {"phd", "others", "median", "mean"} <= set(_legend(figure))
+    alone = figures.plot_clients({"a": rows["a"]}, None)
+    assert _legend(alone) == ["server's model", "phd", "others", "mean"]
+    means = [line.get_xdata() for line in axis.lines if line.get_marker() == "D"]
+    assert pytest.approx(0.4) in [float(np.squeeze(mean)) for mean in means]
+
+
+def test_two_clients_with_many_seeds_are_no_distribution():
+    clients = {"phd": [0.2] * 10, "others": [0.6] * 10}
+    figure = figures.plot_clients({"a": {"server's model": clients}}, None)
+    assert not figure.axes[0].patches
+
+
+def test_more_clients_than_have_names_in_plots_are_shown_alike():
+    rows = {
+        row: {"server's model": {f"{row}{number}": [0.5] for number in range(8)}}
+        for row in "ab"
+    }
+    figure = figures.plot_clients(rows, None)
+    assert _legend(figure) == ["server's model", "a client", "mean"]

@@ -104,4 +104,17 @@ def test_runs_on_different_datasets_have_none_in_the_title(tmp_path):
     outcomes = {Row(label=each.dataset): [each] for each in results}
     assert page.title(outcomes) == "Comparison: mnist, emnist"
     assert page.facts(outcomes)["task"] == "emnist, mnist"
-    assert page.shared_dataset({Row(label="a"): [None]}) is None
+    assert page.shared_subject({Row(label="a"): [None]}) is None
+
+
+def test_an_attack_on_all_runs_is_in_the_title(tmp_path):
+    attack = {"attack": "scale:10", "malicious_clients": "0.05"}
+    attacked = [_results(tmp_path / name, **attack) for name in "ab"]
+    outcomes = {Row(label=str(seed)): [run] for seed, run in enumerate(attacked)}
+    flags = "--attack=scale:10 --malicious_clients=0.05"
+    assert page.shared_subject(outcomes) == f"mnist under {flags}"
+    assert page.title(outcomes) == f"Comparison on mnist under {flags}: 0, 1"
+    weaker = _results(tmp_path / "c", **attack | {"attack": "scale:2"})
+    for other in (weaker, _results(tmp_path / "d")):
+        mixed = {**outcomes, Row(label="other"): [other]}
+        assert page.shared_subject(mixed) == "mnist"

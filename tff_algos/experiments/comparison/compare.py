@@ -68,8 +68,8 @@ class Comparison:
 
     def plot(self) -> matplotlib.figure.Figure:
         """Draws the learning curves, the mean and range over seeds of every row."""
-        dataset = page.shared_dataset(self.outcomes)
-        return figures.plot_curves(figures.learning_curves(self.outcomes), dataset)
+        subject = page.shared_subject(self.outcomes)
+        return figures.plot_curves(figures.learning_curves(self.outcomes), subject)
 
     def _repr_markdown_(self) -> str:
         return self.table

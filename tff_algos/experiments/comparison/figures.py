@@ -17,7 +17,15 @@ from matplotlib.patches import Patch
 
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import Outcomes
-from tff_algos.experiments.figures import Figure, show_per_cent, show_rounds, wrapped
+from tff_algos.experiments.figures import (
+    MARKERS,
+    MAX_CLIENTS_NAMED,
+    Figure,
+    shortened,
+    show_per_cent,
+    show_rounds,
+    wrapped,
+)
 from tff_algos.experiments.metric_names import ROUND
 
 # Lines of a legend for which there is room beside the axes.
@@ -27,6 +35,8 @@ _LABEL_INCHES = 2.6
 
 # By label: rounds [r] and accuracies [seeds, r].
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
+# By client: its accuracies, one for each seed.
+Clients = Mapping[str, Sequence[float]]
 
 
 def learning_curves(outcomes: Outcomes) -> Curves:
@@ -52,7 +62,7 @@ def learning_curves(outcomes: Outcomes) -> Curves:
     return curves
 
 
-def plot_curves(curves: Curves, dataset: str | None) -> matplotlib.figure.Figure:
+def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure:
     """Plots the mean over seeds by round, with the range from minimum to maximum.
 
     Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
@@ -60,7 +70,7 @@ def plot_curves(curves: Curves, dataset: str | None) -> matplotlib.figure.Figure
 
     Args:
       curves: The curves.
-      dataset: The name of the dataset of all of them; None if they differ in it.
+      subject: What all of them are of, by `page.shared_subject`.
     """
     beside = len(curves) <= _MOST_BESIDE
     legend_height = 0 if beside else 0.17 * math.ceil(len(curves) / 2)
@@ -81,7 +91,7 @@ def plot_curves(curves: Curves, dataset: str | None) -> matplotlib.figure.Figure
     show_rounds(axis)
     axis.set_ylabel("held-out accuracy")
     show_per_cent(axis.yaxis)
-    title = [wrapped(dataset, 4.0, 9)] if dataset else []
+    title = [wrapped(subject, 4.0, 9)] if subject else []
     if any(len(values) > 1 for _, values in curves.values()):
         title.append("mean over seeds; shaded: least to greatest")
     axis.set_title("\n".join(title), fontsize=9)
@@ -106,15 +116,15 @@ _MEAN = types.MappingProxyType(
 )
 # The percentiles of fewer clients would lie between clients, so these are shown.
 _LEAST_IN_BOX = 10
-_CLIENT = types.MappingProxyType({"linestyle": "", "marker": "o", "alpha": 0.6})
+_CLIENT = types.MappingProxyType({"linestyle": "", "alpha": 0.6})
 
 
-def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float]]:
-    """Returns clients' accuracies, of all seeds, with each of `_MODELS` that they have.
+def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
+    """Returns clients' accuracies with each of `_MODELS` that they have.
 
     Clients without test examples are not included.
     """
-    found: dict[str, list[float]] = {name: [] for name in _MODELS}
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in _MODELS}
     for each in results:
         path = each and each.folder / "per_client.csv"
         if not path or not path.is_file():
@@ -126,23 +136,28 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, list[float
             accuracy = float(line["accuracy"] or math.nan)
             if math.isnan(accuracy):
                 continue
+            values = {}
             if line["epoch"] == "0":
-                found["server's model"].append(accuracy)
+                values["server's model"] = accuracy
                 if line.get("own_accuracy"):
-                    found["own model"].append(float(line["own_accuracy"]))
+                    values["own model"] = float(line["own_accuracy"])
             if last and line["epoch"] == str(last):
-                found["personalized"].append(accuracy)
-    return {name: values for name, values in found.items() if values}
+                values["personalized"] = accuracy
+            for kind, value in values.items():
+                found[kind].setdefault(line["client_id"], []).append(value)
+    return {kind: clients for kind, clients in found.items() if clients}
 
 
 def plot_clients(
-    by_label: Mapping[str, Mapping[str, Sequence[float]]], dataset: str | None
+    by_label: Mapping[str, Mapping[str, Clients]], subject: str | None
 ) -> matplotlib.figure.Figure:
     """Plots the distribution of clients' accuracies, a box for each row and kind.
 
+    Few clients are shown themselves, each with a shape of its own.
+
     Args:
       by_label: The accuracies of each row, by kind.
-      dataset: The name of the dataset of all rows; None if they differ in it.
+      subject: What all rows are of, by `page.shared_subject`.
     """
     kinds = [kind for kind in _MODELS if any(kind in own for own in by_label.values())]
     labels = [wrapped(label, _LABEL_INCHES, _FONT_SIZE) for label in by_label]
@@ -150,40 +165,57 @@ def plot_clients(
     row_height = max(0.12 + 0.16 * len(kinds), 0.06 + 0.14 * most_lines)
     figure = Figure(7.2, 1.8 + row_height * len(by_label))
     axis = figure.subplots()
+    groups = [clients for own in by_label.values() for clients in own.values()]
+    markers = _markers(groups)
     for kind in kinds:
-        _draw_boxes(axis, kind, list(by_label.values()), 0.8 / len(kinds))
+        _draw_kind(axis, kind, list(by_label.values()), 0.8 / len(kinds), markers)
     axis.set_yticks(range(len(by_label)), labels, fontsize=_FONT_SIZE)
     axis.set_ylim(len(by_label) - 0.4, -0.6)
     axis.set_xlabel("accuracy of a client")
     show_per_cent(axis.xaxis)
     axis.grid(axis="x", alpha=0.3)
-    if dataset:
-        figure.suptitle(f"clients of {wrapped(dataset, 6.5)}", fontsize=10)
-    sizes = [len(own) for row in by_label.values() for own in row.values()]
-    handles = _handles(kinds, sizes)
+    if subject:
+        figure.suptitle(wrapped(f"clients of {subject}", 6.5), fontsize=10)
+    handles = _handles(kinds, groups, markers)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=4, fontsize=_FONT_SIZE
     )
     return figure
 
 
-def _draw_boxes(
+def _markers(groups: Sequence[Clients]) -> dict[str, str]:
+    """Returns the shape of every client that is shown itself; alike if they are many."""
+    few = [clients for clients in groups if len(clients) < _LEAST_IN_BOX]
+    names = list(dict.fromkeys(itertools.chain(*few)))
+    alike = len(names) > MAX_CLIENTS_NAMED
+    return dict(zip(names, itertools.repeat("o") if alike else MARKERS, strict=False))
+
+
+def _draw_kind(
     axis: matplotlib.axes.Axes,
     kind: str,
-    rows: Sequence[Mapping[str, Sequence[float]]],
+    rows: Sequence[Mapping[str, Clients]],
     height: float,
+    markers: Mapping[str, str],
 ) -> None:
-    """Draws the boxes of one kind; a row's are side by side around its place."""
+    """Draws one kind's boxes or clients; a row's are side by side around its place."""
     having = {
         y + (list(own).index(kind) - (len(own) - 1) / 2) * height: own[kind]
         for y, own in enumerate(rows)
         if kind in own
     }
-    of_many = {y: own for y, own in having.items() if len(own) >= _LEAST_IN_BOX}
+    of_many = {
+        y: list(itertools.chain(*clients.values()))
+        for y, clients in having.items()
+        if len(clients) >= _LEAST_IN_BOX
+    }
+    color = _MODELS[kind]
     for y in having.keys() - of_many.keys():
-        clients = having[y]
-        axis.plot(clients, [y] * len(clients), color=_MODELS[kind], **_CLIENT)
-        axis.plot(np.mean(clients), y, linestyle="", color=_MODELS[kind], **_MEAN)
+        for name, values in having[y].items():
+            places = [y] * len(values)
+            axis.plot(values, places, color=color, marker=markers[name], **_CLIENT)
+        mean = np.mean(list(itertools.chain(*having[y].values())))
+        axis.plot(mean, y, linestyle="", color=color, **_MEAN)
     if not of_many:
         return
     boxes = cbook.boxplot_stats(list(of_many.values()))
@@ -207,22 +239,27 @@ def _draw_boxes(
 
 
 def _handles(
-    kinds: Sequence[str], sizes: Sequence[int]
+    kinds: Sequence[str], groups: Sequence[Clients], markers: Mapping[str, str]
 ) -> list[matplotlib.artist.Artist]:
     """Returns what the legend says of colors and marks.
 
     Args:
       kinds: The models.
-      sizes: Of how many clients each box, or what is shown in its place, is.
+      groups: The clients of each box, or shown in its place.
+      markers: The shapes of clients that are shown themselves.
     """
     handles = [Patch(color=_MODELS[kind], alpha=0.5, label=kind) for kind in kinds]
-    if max(sizes, default=0) >= _LEAST_IN_BOX:
+    if max(map(len, groups), default=0) >= _LEAST_IN_BOX:
         handles += [
             Patch(facecolor="none", edgecolor="black", label="box: middle half"),
             Line2D([], [], color="black", label="whiskers: 10th to 90th percentile"),
             Line2D([], [], linestyle="", color="black", marker="|", label="median"),
         ]
-    if min(sizes, default=_LEAST_IN_BOX) < _LEAST_IN_BOX:
-        handles.append(Line2D([], [], color="gray", label="a client", **_CLIENT))
+    names = {name: shortened(name) for name in markers}
+    if len(names) > MAX_CLIENTS_NAMED:
+        names = {next(iter(markers)): "a client"}
+    for name, label in names.items():
+        style = {"color": "gray", "marker": markers[name], **_CLIENT}
+        handles.append(Line2D([], [], label=label, **style))
     mean = Line2D([], [], linestyle="", color="lightgray", label="mean", **_MEAN)
     return [*handles, mean]

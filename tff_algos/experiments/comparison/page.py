@@ -29,8 +29,9 @@ code { overflow-wrap: anywhere; }
 """
 # Settings that are no flags, or no two runs of a row share.
 _NO_FLAGS = ("dataset", "seed")
+_ATTACK = ("attack", "malicious_clients")
 # Rows' names and the note on attacks tell these apart.
-_TOLD = (*_NO_FLAGS, "algo", "attack", "malicious_clients")
+_TOLD = (*_NO_FLAGS, "algo", *_ATTACK)
 
 
 def render(
@@ -77,20 +78,36 @@ def render(
 """
 
 
-def shared_dataset(outcomes: Outcomes) -> str | None:
-    """Returns the name of the dataset of all completed runs; None if they differ."""
-    names = {each.dataset for each in _completed(outcomes)}
-    return names.pop() if len(names) == 1 else None
+def shared_subject(outcomes: Outcomes) -> str | None:
+    """Returns what all completed runs are of; None if their datasets differ.
+
+    That is the dataset's name, and the attack if all of them are under the same.
+    """
+    completed = _completed(outcomes)
+    datasets = {each.dataset for each in completed}
+    attacks = {attack_flags(each.settings) for each in completed}
+    if len(datasets) != 1:
+        return None
+    (dataset,), attack = datasets, attacks.pop() if len(attacks) == 1 else ""
+    return f"{dataset} under {attack}" if dataset and attack else dataset
+
+
+def attack_flags(settings: Mapping[str, Any]) -> str:
+    """Returns the flags of a run's attack; "" if there is none."""
+    if not settings.get("attack"):
+        return ""
+    names = [name for name in _ATTACK if settings.get(name) is not None]
+    return " ".join(f"--{name}={settings[name]}" for name in names)
 
 
 def title(outcomes: Outcomes) -> str:
-    """Returns what is compared, and on which dataset; of many rows the first ones."""
-    dataset = shared_dataset(outcomes)
+    """Returns what is compared, and on what; of many rows the first ones."""
+    subject = shared_subject(outcomes)
     first, *others = [row.label for row in outcomes]
     while others and len(first) + len(others[0]) < _TITLE_LENGTH:
         first += f", {others.pop(0)}"
     more = f" and {len(others)} more" if others else ""
-    return f"Comparison{f' on {dataset}' if dataset else ''}: {first}{more}"
+    return f"Comparison{f' on {subject}' if subject else ''}: {first}{more}"
 
 
 def facts(outcomes: Outcomes) -> dict[str, str]:

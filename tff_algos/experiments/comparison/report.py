@@ -118,13 +118,8 @@ def _attacks(outcomes: Outcomes) -> list[str]:
     rows: dict[str, list[str]] = {}
     for row, results in outcomes.items():
         settings = next((each.settings for each in results if each is not None), {})
-        if settings.get("attack"):
-            shown = [
-                f"--{name}={settings[name]}"
-                for name in ("attack", "malicious_clients")
-                if settings.get(name) is not None
-            ]
-            rows.setdefault(" ".join(shown), []).append(row.label)
+        if flags := page.attack_flags(settings):
+            rows.setdefault(flags, []).append(row.label)
     return [
         f"Under attack, {flags}: "
         f"{'all rows' if len(labels) == len(outcomes) else ', '.join(labels)}."
@@ -159,11 +154,11 @@ def _write_runs(
 
 def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     drawn = []
-    dataset = page.shared_dataset(outcomes)
+    subject = page.shared_subject(outcomes)
     curves = figures.learning_curves(outcomes)
     if curves:
         drawn.append(folder / _CURVES_FILE)
-        save(figures.plot_curves(curves, dataset), drawn[-1])
+        save(figures.plot_curves(curves, subject), drawn[-1])
     clients = {
         row.label: figures.client_accuracies(results)
         for row, results in outcomes.items()
@@ -171,5 +166,5 @@ def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     clients = {label: kinds for label, kinds in clients.items() if kinds}
     if clients:
         drawn.append(folder / _CLIENTS_FILE)
-        save(figures.plot_clients(clients, dataset), drawn[-1])
+        save(figures.plot_clients(clients, subject), drawn[-1])
     return drawn
