@@ -19,7 +19,7 @@ from tasks.array_data import Division
 from tasks.array_source import Arrays, Source
 from tasks.models import linear
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos.hyperparameters import HyperparameterError, hparam, record
+from tff_algos.hyperparameters import Form, HyperparameterError, hparam, record
 from tff_algos.models.block_model import BlockModel
 
 DOCTORATE = adult_file.feature("education", "Doctorate")
@@ -46,6 +46,7 @@ _OFF_BY_ONE = "phd_off_by_one"
 _FORMS = (
     f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
 )
+_FORM = Form(f"{_BY_DOCTORATE}|{_OFF_BY_ONE}|{partition.PATTERN}", _FORMS)
 
 _SETTINGS = types.MappingProxyType(
     {
@@ -81,7 +82,9 @@ class AdultOptions:
 
     model: Annotated[Literal["linear"], hparam()] = "linear"
     initializer: Annotated[Literal["zeros", "uniform"], hparam()] = "zeros"
-    partition: Annotated[str, hparam(check=_check_partition)] = _BY_DOCTORATE
+    partition: Annotated[str, hparam(form=_FORM, check=_check_partition)] = (
+        _BY_DOCTORATE
+    )
 
 
 def preprocess(features: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ from tasks.array_source import Arrays
 from tasks.models import cifar, normalized
 from tasks.task import DataOptions, Task, TaskEntry
 from tff_algos.clients.batching import Examples
-from tff_algos.hyperparameters import HyperparameterError, hparam, record
+from tff_algos.hyperparameters import Form, HyperparameterError, hparam, record
 from tff_algos.models.block_model import BlockModel
 
 FILE_NAME = "cifar100.sqlite"
@@ -46,6 +46,7 @@ CHANNEL_DEVIATIONS = (0.26733, 0.25644, 0.27615)
 
 _PACHINKO = "pachinko"
 _FORMS = f"{_PACHINKO}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+_FORM = Form(f"{_PACHINKO}|{partition.PATTERN}", _FORMS)
 _EXAMPLES_PER_CLIENT = 100
 _GENERATED_CLASSES_PER_GROUP = 5
 
@@ -83,7 +84,9 @@ class Cifar100Options(array_data.ClientTests):
 
     model: Annotated[Literal["cnn", "vgg11"], hparam()] = "cnn"
     norm: normalized.NormOption = None
-    partition: Annotated[str, hparam(check=_check_partition)] = "dirichlet:0.1"
+    partition: Annotated[str, hparam(form=_FORM, check=_check_partition)] = (
+        "dirichlet:0.1"
+    )
 
     def __attrs_post_init__(self):
         normalized.check_norm(self.model, self.norm, ("vgg11",))

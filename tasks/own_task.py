@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 
 from tasks import damage, own_data, own_images, own_table
+from tasks import partition as partition_lib
 from tasks.models.by_shape import ModelId
-from tasks.partition import parse as parse_partition
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
 from tff_algos import messages
 from tff_algos.hyperparameters import (
@@ -54,7 +54,9 @@ class OwnOptions:
     """
 
     model: Annotated[ModelId, hparam()] = "mlp"
-    partition: Annotated[str | None, hparam(check=parse_partition)] = None
+    partition: Annotated[
+        str | None, hparam(form=partition_lib.FORM, check=partition_lib.parse)
+    ] = None
     client_test_fraction: Annotated[float, hparam(above=0, below=1)] = 0.2
     eval_client_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
     standardize: Annotated[bool, hparam()] = True

@@ -17,10 +17,18 @@ import numpy as np
 
 from tasks.task import TaskError
 from tff_algos.clients.batching import derive_seed
-from tff_algos.hyperparameters import MAX_INTEGER, HyperparameterError, Interval, hparam
+from tff_algos.hyperparameters import (
+    MAX_INTEGER,
+    Form,
+    HyperparameterError,
+    Interval,
+    hparam,
+)
 
 DEFAULT_NUM_CLIENTS = 100
 FORMS = "iid:N, shards:K[:N] or dirichlet:ALPHA[:N]"
+PATTERN = "(iid|shards|dirichlet):.*"
+FORM = Form(PATTERN, FORMS)
 
 # At this concentration, proportions are almost equal; far above it, draws underflow.
 _MAX_CONCENTRATION = 1e6
@@ -132,7 +140,7 @@ def _concentration(text: str, number: str) -> float:
 
 
 # The type of a task's option `partition`, checked when it is set.
-PartitionOption = Annotated[str, hparam(check=parse)]
+PartitionOption = Annotated[str, hparam(form=FORM, check=parse)]
 
 
 def divide(

@@ -21,6 +21,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -131,6 +132,26 @@ class Interval:
 POSITIVE = Interval(low=0, low_open=True)
 
 
+@attrs.frozen
+class Form:
+    """How a text begins that is more than one of a few words.
+
+    The command line can tell that before TensorFlow is imported, which a `check` may need.
+
+    Attributes:
+      pattern: A regular expression of all valid texts, and perhaps of others.
+      expected: What is expected, for errors.
+    """
+
+    pattern: str
+    expected: str
+
+    def check(self, name: str, text: str) -> None:
+        """Raises `HyperparameterError` for a text of another form."""
+        if not re.fullmatch(self.pattern, text):
+            raise HyperparameterError(name, text, self.expected)
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class hparam:
     """Marks an annotated argument as a hyperparameter, and bounds it.
@@ -142,6 +163,7 @@ class hparam:
       below: A number that exceeds all valid ones, instead of `high`.
       symbol: The paper's symbol.
       replaces: The hyperparameter that this one replaces where it is set.
+      form: What a text has to look like.
       check: Raises `HyperparameterError` for an invalid value, of a text that is more
         than one of a few words; called with every value but None.
     """
@@ -152,6 +174,7 @@ class hparam:
     below: float | None = None
     symbol: str | None = None
     replaces: str | None = None
+    form: Form | None = None
     check: _Check | None = None
 
     @property
@@ -199,6 +222,7 @@ class Hyperparameter:
       choices: The valid words, of a `str` that is one of a few or of a list of them.
       symbol: The paper's symbol, or None.
       replaces: The hyperparameter that it replaces where it is set, or None.
+      form: As in `hparam`.
       check: As in `hparam`.
       help: What it is, on one line, where that was looked up (`experiments.help_texts`).
     """
@@ -211,6 +235,7 @@ class Hyperparameter:
     choices: tuple[str, ...]
     symbol: str | None
     replaces: str | None
+    form: Form | None
     check: _Check | None
     help: str = ""
 
@@ -240,6 +265,8 @@ class Hyperparameter:
         if self.choices and text not in self.choices:
             expected = f"one of {', '.join(self.choices)}"
             raise HyperparameterError(self.name, value, expected)
+        if self.form is not None and isinstance(text, str):
+            self.form.check(self.name, text)
         if self.check is not None:
             self.check(text)
         elif not isinstance(text, str | list | tuple):
@@ -369,6 +396,7 @@ def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
         choices=choices,
         symbol=marker.symbol,
         replaces=marker.replaces,
+        form=marker.form,
         check=marker.check,
     )
 

@@ -97,6 +97,15 @@ ANSWERED_AT_ONCE = {
     ("--algo=fedavgg",): (2, "did you mean fedavg"),
     ("--algo=fedavg", "--task=mnist", "--model=x"): (2, "--model='x' is not valid"),
     ("--algo=fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0 cannot be used"),
+    ("--algo=fedavg", "--task=mnist", "--partition=dirichlett:0.1"): (
+        2,
+        "--partition='dirichlett:0.1' is not valid: expected iid:N, shards:K[:N] or",
+    ),
+    ("--algo=uga", "--task=adult", "--attack=noise:1"): (2, "expected bias:VALUE"),
+    ("compare", "fedavg", "uga", "--task=mnist", "--aggregator=mediann"): (
+        2,
+        "--aggregator='mediann' is not valid: expected one of median",
+    ),
 }
 
 

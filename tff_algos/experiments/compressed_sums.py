@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tff_algos import aggregators
 from tff_algos.hyperparameters import (
+    Form,
     HyperparameterError,
     UnusableHyperparameterError,
 )
@@ -15,6 +16,7 @@ _CHOICES = (
     "quantize:BITS or rotate_quantize:BITS with BITS in [1, 16], or topk:SHARE with a "
     "share in (0, 1]"
 )
+FORM = Form("(quantize|rotate_quantize|topk):.*", f"one of {_CHOICES}")
 _SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] = {
     "quantize": lambda bits: aggregators.build_quantized_sum(int(bits)),
     "rotate_quantize": lambda bits: aggregators.build_quantized_sum(

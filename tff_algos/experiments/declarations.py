@@ -20,6 +20,7 @@ from tff_algos import messages
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import (
     REQUIRED,
+    Form,
     Hyperparameter,
     HyperparameterError,
     Interval,
@@ -328,6 +329,8 @@ def _encoded_field(field: Hyperparameter) -> dict[str, Any]:
     for name in ("is_optional", "choices", "symbol", "replaces"):
         if getattr(field, name):
             found[name] = getattr(field, name)
+    if field.form is not None:
+        found["form"] = attrs.asdict(field.form)
     return found
 
 
@@ -349,6 +352,7 @@ def _decoded_field(found: Mapping[str, Any]) -> Hyperparameter:
         choices=tuple(found.get("choices", ())),
         symbol=found.get("symbol"),
         replaces=found.get("replaces"),
+        form=Form(**found["form"]) if "form" in found else None,
         check=None,
         help=found["help"],
     )

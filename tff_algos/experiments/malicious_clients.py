@@ -9,7 +9,7 @@ import tensorflow as tf
 from tasks.task import Task
 from tff_algos import clients, messages
 from tff_algos.clients.batching import derive_seed
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import Form, HyperparameterError
 
 # The corresponding arguments of `clients.attacked_batches`.
 _ARGUMENTS = {
@@ -23,6 +23,7 @@ _KINDS = (
     "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
     "scale_update:VALUE (times the update, after honest training)"
 )
+FORM = Form("(bias|scale|scale_update):.*", _KINDS)
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_algos import privacy
 from tff_algos.hyperparameters import (
+    Form,
     HyperparameterError,
     UnusableHyperparameterError,
 )
@@ -16,6 +17,8 @@ from tff_algos.privacy import NoisyRounds
 
 ADAPTIVE = "adaptive"
 DELTA = 1e-5
+_CLIP_NORMS = "a number > 0 or adaptive"
+CLIP_FORM = Form(rf"{ADAPTIVE}|.*\d.*", _CLIP_NORMS)
 _NOISE = ("dp_noise_multiplier", "dp_target_epsilon")
 # What says nothing without --dp, and its defaults.
 _OF_DP = {**dict.fromkeys(_NOISE), "dp_clip": ADAPTIVE, "dp_delta": DELTA}
@@ -51,7 +54,7 @@ def clip_norm(text: str) -> float | None:
     except ValueError:
         norm = math.nan
     if not 0 < norm < math.inf:
-        raise HyperparameterError("dp_clip", text, "a number > 0 or adaptive")
+        raise HyperparameterError("dp_clip", text, _CLIP_NORMS)
     return norm
 
 

@@ -6,11 +6,14 @@ from collections.abc import Callable
 import tensorflow_federated as tff
 
 from tff_algos import aggregators
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import Form, HyperparameterError
 
 _CHOICES = (
     "median, trimmed_mean:SHARE with a share in [0, 0.5), geometric_median, krum:F with F "
     "malicious clients, clip or zeroing"
+)
+FORM = Form(
+    "median|geometric_median|clip|zeroing|(trimmed_mean|krum):.*", f"one of {_CHOICES}"
 )
 
 

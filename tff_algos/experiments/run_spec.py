@@ -75,7 +75,9 @@ class RunOptions:
     personalization_momentum: Annotated[float | None, hparam(low=0, below=1)] = None
     track_improvement: Annotated[bool, hparam()] = False
     client_dropout: Annotated[float, hparam(low=0, below=1)] = 0.0
-    attack: Annotated[str | None, hparam(check=malicious_clients.parse)] = None
+    attack: Annotated[
+        str | None, hparam(form=malicious_clients.FORM, check=malicious_clients.parse)
+    ] = None
     malicious_clients: Annotated[str | None, hparam()] = None
     malicious_every_round: Annotated[bool, hparam()] = True
 

@@ -90,12 +90,18 @@ class Aggregation:
       dp_delta: The delta of (epsilon, delta).
     """
 
-    aggregator: Annotated[str | None, hparam(check=robust_aggregators.build)] = None
-    compression: Annotated[str | None, hparam(check=compressed_sums.build)] = None
+    aggregator: Annotated[
+        str | None,
+        hparam(form=robust_aggregators.FORM, check=robust_aggregators.build),
+    ] = None
+    compression: Annotated[
+        str | None, hparam(form=compressed_sums.FORM, check=compressed_sums.build)
+    ] = None
     dp: Annotated[Literal["central"] | None, hparam()] = None
-    dp_clip: Annotated[str, hparam(check=private_aggregators.clip_norm)] = (
-        private_aggregators.ADAPTIVE
-    )
+    dp_clip: Annotated[
+        str,
+        hparam(form=private_aggregators.CLIP_FORM, check=private_aggregators.clip_norm),
+    ] = private_aggregators.ADAPTIVE
     dp_noise_multiplier: Annotated[float | None, hparam(above=0)] = None
     dp_target_epsilon: Annotated[
         float | None, hparam(above=0, replaces="dp_noise_multiplier")
