@@ -34,6 +34,9 @@ _CLAIMS = {
         "private[0.01][-1] > 0.3",
     ),
     "own_data": (
+        "stations_run.metrics['eval/accuracy'][-1] > 0.7",
+        "table_run.metrics['eval/accuracy'][-1] > 0.7",
+        "photos_run.metrics['eval/accuracy'][-1] > 0.9",
         "result.spec.task.dataset_name == 'weather_clients'",
         "result.metrics['eval/accuracy'][-1] > 0.75",
         "len(accuracy) == 12",

@@ -219,6 +219,30 @@ def test_every_command_with_ray_runs_on_a_cluster_of_one_machine(tmp_path, comma
     assert "sent to workers and received per round" in done.stdout
 
 
+@pytest.mark.slow
+def test_the_first_command_prints_what_the_readme_shows(tmp_path):
+    readme = (_ROOT / "README.md").read_text()
+    command = "--algo=personalized_fedavg --task=emnist"
+    assert f"`python main.py {command}`" in readme
+    flags = [f"--cache_dir={tmp_path / 'empty'}", f"--output_dir={tmp_path / 'run'}"]
+    done = run_program(*command.split(), *flags)
+    assert done.status == 0, done.err
+    (shown,) = re.findall(r"^Personalized FedAvg on .*?(?=^```)", readme, _BLOCK)
+    assert _labels(shown) == _labels(done.out[done.out.index("Personalized FedAvg") :])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    clients = summary["personalization"]
+    assert summary["final_metrics"]["eval/accuracy"] > 0.7
+    assert clients["personalized_accuracy"] > clients["initial_accuracy"] + 0.1
+
+
+_BLOCK = re.DOTALL | re.MULTILINE
+
+
+def _labels(table: str) -> list[str]:
+    """Returns the lines of a run's table without their numbers."""
+    return re.findall(r"^ +(\S.*?)  +\S", table, re.MULTILINE)
+
+
 def test_the_commands_are_found():
     commands = _commands()
     assert len(commands) >= 10

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import re
+import shlex
 import sys
 import types
 
@@ -112,6 +113,25 @@ def test_the_comparison_on_the_page_has_a_row_of_each_algorithm(page_modules):
     declared = run_flags.declared(tuple(page_modules))
     rows = rows_lib.make_rows(contenders, common, values.grid, declared)
     assert [row.label for row in rows] == ["fed_yogi", "fedavg"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", re.findall(r"`python main\.py ([^`]*--module=[^`]*)`", _PAGE)
+)
+def test_every_command_on_the_page_runs(command, page_modules, tmp_path):
+    words = shlex.split(command.replace("\n", " "))
+    short = [flag for flag in SMALL if not flag.startswith("--data")]
+    if words[0] == "compare":
+        short.append("--seeds=1")
+    out = tmp_path / "out"
+    done = run_program(*words, *short, f"--output_dir={out}", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert (out / "summary.json").exists() or (out / "table.md").exists()
+
+
+def test_the_commands_on_the_page_are_found():
+    assert _PAGE.count("`python main.py ") == _PAGE.count("--algo=") + 1 == 3
 
 
 @pytest.mark.parametrize("name", ["dp", "aggregator", "compression"])

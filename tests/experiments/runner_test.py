@@ -226,8 +226,9 @@ def test_a_signal_saves_and_the_same_run_goes_on(
     assert numbers(tmp_path) == numbers(uninterrupted[0])
 
 
-def test_a_signal_during_an_evaluation_is_told_which_round_ends(
-    stages, tmp_path, monkeypatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_round_1_is_told_that_it_ends_and_saves_it(
+    stages, tmp_path, monkeypatch, number
 ):
     answer, answered = runner.outlook.stop_notice, threading.Event()
     notices = []
@@ -238,7 +239,7 @@ def test_a_signal_during_an_evaluation_is_told_which_round_ends(
         return notices[-1]
 
     def ask_to_stop(self, round_num, weights):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         answered.wait(10)
         return {}
 
@@ -247,6 +248,8 @@ def test_a_signal_during_an_evaluation_is_told_which_round_ends(
     result = runner.run(make_spec(stages, tmp_path))
     assert result.rounds_done == 1
     assert notices[0].startswith("stopping after round 1"), notices
+    assert (tmp_path / "checkpoints" / "round_1").exists()
+    assert load_model(tmp_path).round_num == 1
 
 
 def test_a_signal_at_the_end_of_a_round_is_told_that_no_other_begins(

@@ -16,12 +16,12 @@ from tff_algos.experiments.stage import Stage
 NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
-# Runs of fewer local steps are never long.
+# Fewer local steps are soon done, and not measured: their first round tells the pace.
 _MANY_STEPS = 1000
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
-# From here on, durations are told in hours.
-_MANY_MINUTES = 100
+# From here on, durations are told in minutes, and in hours.
+_MANY_SECONDS, _MANY_MINUTES = 100, 100
 # Of clients whose examples are counted, which means reading them.
 _MAX_COUNTED = 10
 
@@ -154,13 +154,13 @@ def _state_bytes(stage: Stage) -> int:
     return sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
 
 
-def warn_before_long_runs(
+def tell_duration(
     spec: RunSpec, rounds_done: int, batches: Sequence[int], progress: Progress
 ) -> None:
-    """Says before the first round roughly how long the run takes, if that is long.
+    """Says before the first round roughly how long the run takes.
 
     It times a few gradients of the model. Clients of small models, which train together,
-    take less.
+    take less. Evaluation and personalization are not included.
 
     Args:
       spec: The run.
@@ -181,11 +181,11 @@ def warn_before_long_runs(
         for size, count in steps.items()
     )
     seconds *= spec.gradients_per_batch
-    if seconds >= _LONG:
-        progress.note(
-            f"At the pace of a few steps of the model alone, all rounds take "
-            f"{_about(seconds)}{_ways_to_shorten(spec)}."
-        )
+    shorter = _ways_to_shorten(spec) if seconds >= _LONG else ""
+    progress.note(
+        f"At the pace of a few steps of the model alone, all rounds take "
+        f"{_about(seconds)}{shorter}."
+    )
 
 
 def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
@@ -199,7 +199,9 @@ def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
 
 
 def _about(seconds: float) -> str:
-    """Returns a duration of minutes or more, rounded as befits an estimate."""
+    """Returns a duration, rounded as befits an estimate."""
+    if seconds < _MANY_SECONDS:
+        return f"about {max(1, round(seconds))} s"
     minutes = round(seconds / 60)
     if minutes < _MANY_MINUTES:
         return f"about {minutes} minutes"

@@ -307,7 +307,7 @@ class _Training:
         batches = outlook.batches_by_round(spec)
         with Progress(spec.total_rounds, self.rounds_done, work=batches) as progress:
             self._progress = progress
-            outlook.warn_before_long_runs(spec, self.rounds_done, batches, progress)
+            outlook.tell_duration(spec, self.rounds_done, batches, progress)
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 self._last_begun = self.rounds_done + 1
