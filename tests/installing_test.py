@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 from packaging import utils
 
+from tests.testing import package_index
 from tests.testing.command_line import ROOT, SMALL
 
 _HIDDEN = shutil.ignore_patterns(
@@ -80,13 +81,7 @@ def clone(tmp_path_factory):
     shutil.copytree(ROOT, folder, ignore=_not_in_a_clone)
     create, install, run = _block("python3 -m venv")
     _run(create, folder)
-    found = subprocess.run(
-        [folder / ".venv/bin/python", "-m", "pip", "index", "versions", "absl-py"],
-        capture_output=True,
-        check=False,
-    )
-    if found.returncode:
-        pytest.skip("pip reaches no package index")
+    package_index.require(folder / ".venv/bin/python")
     _run(install, folder)
     printed = _run(f"{run} {' '.join(SMALL)} --output_dir=runs/first", folder)
     assert "held-out accuracy" in printed

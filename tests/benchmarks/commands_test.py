@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from tests.testing import package_index
+
 _ROOT = pathlib.Path(__file__).parents[2]
+_SHORTEST = ["--quick", "--minutes=0"]
 # The shortest run of each; those that are not here, other tests run.
 _SHORT = {
     "adjoint": ["--steps=1", "--repetitions=1", "--batch_size=2"],
@@ -15,16 +18,18 @@ _SHORT = {
     "algorithms": ["--algorithms=gradma", "--models=logistic", "--rounds=1"],
     "client_memory_cost": ["--populations=1000", "--memory_rounds=10"],
     "ray_overhead": ["--workloads=W2", "--workers=1", "--rounds=1"],
-    "runtimes": [
-        "--quick",
-        "--workloads=W2",
-        "--engines=tff_in_process",
-        "--minutes=0",
-    ],
+    "runtimes": [*_SHORTEST, "--workloads=W2", "--engines=tff_in_process"],
     "step_correction": ["--timed_steps=1", "--turns=1", "--examples=2"],
 }
 _ELSEWHERE = {"communication", "gpu_check", "scaling"}
 _PROGRAMS = sorted(_SHORT.keys() | _ELSEWHERE)
+
+
+_PAGES = "\n".join(path.read_text() for path in sorted((_ROOT / "docs").rglob("*.md")))
+# What the pages choose to measure, with other frameworks where they name them.
+_CHOSEN = re.findall(
+    r"(?:benchmarks/runtimes\.py |BENCH_RUNTIMES_FLAGS=)(--[^`]*)`", _PAGES
+)
 
 
 def _source(program: str) -> str:
@@ -48,14 +53,33 @@ def test_the_flags_that_it_shows_are_its_own(program):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flags", _CHOSEN)
+def test_what_the_pages_choose_to_measure_runs(flags, tmp_path):
+    if "flower" in flags:
+        package_index.require()
+    chosen = [*flags.split(), *_SHORTEST]
+    if "--engines=" not in flags:
+        chosen.append("--engines=tff_in_process")
+    _run("runtimes", chosen, tmp_path)
+    measured = (tmp_path / "tables.md").read_text()
+    (engines,) = re.findall(r"--engines=(\S+)", " ".join(chosen))
+    for engine in engines.split(","):
+        assert re.search(rf"^\| {engine} +\| +\d", measured, re.MULTILINE), engine
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("program", _SHORT)
 def test_it_runs(program, tmp_path):
-    if program == "ray_overhead":
+    _run(program, _SHORT[program], tmp_path)
+
+
+def _run(program: str, flags: list[str], folder: pathlib.Path) -> None:
+    if program == "ray_overhead" or "tff_ray" in " ".join(flags):
         pytest.importorskip("ray", reason="ray is not installed (requirements-ray.txt)")
-    folder = {"algorithms": "--table_dir", "runtimes": "--output_dir"}.get(program)
-    where = [f"{folder}={tmp_path}"] if folder else []
+    flag = {"algorithms": "--table_dir", "runtimes": "--output_dir"}.get(program)
+    where = [f"{flag}={folder}"] if flag else []
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{program}.py", *_SHORT[program], *where],
+        [sys.executable, f"benchmarks/{program}.py", *flags, *where],
         capture_output=True,
         text=True,
         check=False,

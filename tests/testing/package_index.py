@@ -1,0 +1,18 @@
+"""Whether pip reaches a package index, which some tests install from."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+
+def require(python: str | pathlib.Path = sys.executable) -> None:
+    """Skips a test if it does not.
+
+    Args:
+      python: The interpreter whose pip is asked.
+    """
+    command = [python, "-m", "pip", "index", "versions", "absl-py"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("pip reaches no package index")
