@@ -31,7 +31,7 @@ REQUIREMENTS := requirements.txt $(if $(GPU),requirements-gpu.txt) \
 STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>&1 \
 	| cksum | cut -d ' ' -f 1)
 
-.PHONY: help setup run test test-extended test-slow test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check site notebooks build-file bazel-test clean distclean
+.PHONY: help setup run test test-extended test-slow test-all durations lint format bench-adjoint bench-aggregation bench-algorithms bench-client-memory bench-runtimes gpu-check site docs notebooks build-file bazel-test clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,7 +46,8 @@ help:
 	@echo "make bench-algorithms  a local step of each algorithm: time compared with FedAvg's, and memory"
 	@echo "make bench-client-memory  client memory: time and memory by number of clients"
 	@echo "make gpu-check GPU=1  all checks that need a GPU, in under 8 minutes"
-	@echo "make site        builds the pages of docs/ into site/; make notebooks: executes the notebooks"
+	@echo "make site        builds the pages of docs/ into site/ (make docs: the same)"
+	@echo "make notebooks   executes the notebooks"
 	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages, RAY=1 for Ray."
@@ -128,6 +129,8 @@ build/site-tools build/notebook-tools: build/%-tools: tools/%/requirements.txt
 
 site: build/site-tools
 	build/site-tools/bin/mkdocs build --quiet --config-file tools/site/mkdocs.yml
+
+docs: site
 
 notebooks: $(STAMP) build/notebook-tools
 	PYTHONPATH=$$($(VENV_PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))") \

@@ -111,6 +111,16 @@ def test_a_bar_of_80_columns_has_room_for_everything(terminal):
     assert last.count("|") == 2 and len(last.split("|")[1]) >= 8, last
 
 
+@pytest.mark.parametrize(("size", "shown"), [((24, 80), False), ((24, 110), True)])
+def test_the_rate_is_shown_where_there_is_room(terminal, shown):
+    stream, screen = terminal
+    with Progress(30, stream=stream) as progress:
+        progress.advance("fedmeta_uga", ROW)
+    last = everything_written(stream, screen).rstrip("\r\n").split("\r")[-1].rstrip()
+    assert bool(re.search(r"held-out 44.0%, [\d.e+]+ rounds/s, ETA \d", last)) == shown
+    assert "train 65.8%" in last
+
+
 @pytest.mark.parametrize("size", [(0, 0), (0, 80)])
 def test_a_terminal_that_reports_no_size_gets_lines(terminal):
     stream, screen = terminal

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -26,9 +27,8 @@ _SHOWN_IN_BAR = {
 }
 _BAR = "{{desc}} {{n_fmt}}/{{total_fmt}} |{{bar}}| {words}ETA {eta}"
 _BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
-# What leaves first if a bar would have fewer columns than these.
-_DISPENSABLE = ("train", "loss")
-_LEAST_BAR = 2
+# What leaves first, if the bar would have fewer columns than these.
+_DISPENSABLE = types.MappingProxyType({"rate": 10, "train": 2, "loss": 2})
 # Seconds into a step after which a log gets a sign of life; later ones double.
 _FIRST_SIGN = 10.0
 
@@ -129,6 +129,8 @@ class Progress:
         self._step_seconds = now - self._step_start
         self._done += steps
         self._step_start = now
+        per_second = (self._done - self._first) / max(now - self._start, 1e-9)
+        rate = f"{per_second:.3g} {self._unit}s/s"
         note = ""
         if _is_empty_mean("train/loss", metrics):
             excluded = metrics.get("num_non_finite_clients", 0) > 0
@@ -137,7 +139,7 @@ class Progress:
         if self._bar is not None:
             # Held-out metrics are not of every round: the latest ones stay.
             self._latest |= _shown(_SHOWN_IN_BAR, metrics, "{:.1f}%")
-            words = self._fitting_words(title)
+            words = self._fitting_words(title, rate)
             with self._lock:
                 shown = [f"{each}, " for each in (*filter(None, [note]), *words)]
                 self._bar.bar_format = _BAR.format(
@@ -147,28 +149,27 @@ class Progress:
                 self._bar.update(steps)
                 self._bar.refresh()
             return
-        rate = (self._done - self._first) / max(now - self._start, 1e-9)
         shown = _shown(_SHOWN, metrics, "{:.2f} %")
         words = [
             f"{title}: {self._unit} {self._done}/{self._total}",
             *filter(None, [note]),
             *(f"{label} {value}" for label, value in shown.items()),
-            f"{rate:.3g} {self._unit}s/s",
+            rate,
             f"ETA {clock(self.remaining_seconds)}",
         ]
         self.note("  ".join(words))
 
-    def _fitting_words(self, title: str) -> list[str]:
-        """Returns the latest metrics; tqdm would cut what is last, the ETA."""
-        latest = dict(self._latest)
+    def _fitting_words(self, title: str, rate: str) -> list[str]:
+        """Returns the latest metrics and the rate; tqdm would cut what is last, the ETA."""
+        words = {name: f"{name} {value}" for name, value in self._latest.items()}
+        words["rate"] = rate
         columns = self._bar.ncols or sys.maxsize
         others = f"{title} {self._total}/{self._total} ||,  ETA 0:00:00"
-        for label in (*_DISPENSABLE, None):
-            words = [f"{name} {value}" for name, value in latest.items()]
-            if len(others) + _LEAST_BAR + len(", ".join(words)) <= columns:
+        for name, least_bar in _DISPENSABLE.items():
+            if len(others) + least_bar + len(", ".join(words.values())) <= columns:
                 break
-            latest.pop(label, None)
-        return words
+            words.pop(name, None)
+        return list(words.values())
 
     def _show_signs_of_life(self) -> None:
         if self._bar is not None:
