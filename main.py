@@ -1,9 +1,11 @@
 """Runs a federated learning algorithm on a task.
 
-python main.py --algo=personalized_fedavg --task=emnist
-python main.py --list
-python main.py --list --algo=gradma --task=mnist
-python main.py compare --help
+python main.py --algo=personalized_fedavg --task=emnist   runs and reports
+python main.py --list                                     algorithms and tasks
+python main.py --list --algo=gradma --task=mnist          flags of both, and defaults
+python main.py compare --help                             comparisons
+
+Defaults depend on the algorithm and the task.
 """
 
 import os

@@ -43,8 +43,8 @@ class ClientTests:
 
     Attributes:
       client_test_fraction: Share of each client's examples that are its test set, and
-        which it does not train on; 0 for test sets drawn from the dataset's, of the
-        labels that the client has.
+        which it does not train on; 0 for test sets drawn from the dataset's test set,
+        only with the client's labels.
     """
 
     client_test_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0

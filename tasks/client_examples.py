@@ -33,11 +33,11 @@ class Population:
     """Which of a dataset's clients take part; options shared by tasks.
 
     Attributes:
-      num_clients: Number of training clients, drawn by the seed, and of evaluation
-        clients. Unset: all of the dataset's clients; 2,500/3,400 of them train (500/715 of
-        Shakespeare's roles), and the others are evaluated.
+      num_clients: Number of training clients, drawn with --seed, and of evaluation
+        clients. Unset: all of the dataset's clients; 2,500 of every 3,400 train (500 of
+        Shakespeare's 715 roles), and the others are evaluated.
       eval_overlap: With --num_clients: the share of evaluation clients (rounded) that
-        also train (1.0); the others are drawn from clients that do not train.
+        also train, 1 by default; the others are drawn from clients that do not train.
     """
 
     num_clients: Annotated[int | None, hparam(low=1)] = None

@@ -162,7 +162,7 @@ def _treatment(settings: Mapping[str, Any]) -> Treatment:
     for name in settings:
         if name not in names:
             expected = f"expected one of {', '.join(names)}"
-            raise TypeError(f"{name}= is no argument, {expected}.")
+            raise TypeError(f"unexpected argument {name}=, {expected}.")
     return Treatment(**settings)
 
 

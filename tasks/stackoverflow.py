@@ -50,7 +50,7 @@ class StackoverflowOptions(client_examples.Population):
     """The options of `--task=stackoverflow`.
 
     Attributes:
-      num_clients: Number of training clients, drawn by the seed, and of evaluation
+      num_clients: Number of training clients, drawn with --seed, and of evaluation
         clients. Unset: TFF's training clients train, its held-out clients are
         evaluated.
       model: Architecture: an LSTM layer of 670 units between an embedding and a linear
@@ -370,7 +370,7 @@ ENTRY = TaskEntry(
     settings=_SETTINGS,
     pace=Pace(
         rounds=300,
-        text="few rounds teach little here: 30 of the default settings reach 7 % to 8 %, "
+        text="the model learns little in few rounds here: 30 of the default settings reach 7 % to 8 %, "
         "about the share of the most frequent word; published runs take 1,500 rounds of "
         "50 clients (--total_rounds, --clients_per_round). --vocab_size=1000 makes a "
         "round about a third as long.",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tff_algos.hyperparameters import (
     MAX_INTEGER,
+    Form,
     HyperparameterError,
     Interval,
     checked,
@@ -139,6 +140,39 @@ def test_a_flag_says_that_an_optional_number_is_none():
         HyperparameterError, match="steps='none' is not valid: .*integer"
     ):
         steps.checked(steps.parse("none"))
+
+
+def _of_no_kind(text):
+    raise HyperparameterError("kind", text, "a kind")
+
+
+@record
+class Forms:
+    """Texts.
+
+    Attributes:
+      kind: What is done.
+      path: Where.
+    """
+
+    kind: Annotated[
+        str | None, hparam(form=Form("(a|b):.*", "a:X or b:X"), check=_of_no_kind)
+    ] = None
+    path: Annotated[str | None, hparam()] = None
+
+
+def test_a_text_of_another_form_is_refused_before_it_is_checked():
+    kind = declared(Forms)["kind"]
+    with pytest.raises(HyperparameterError, match="'ab:1' is not valid: .* a:X or b:X"):
+        kind.checked("ab:1")
+    with pytest.raises(HyperparameterError, match="'a:1' is not valid: .* a kind"):
+        kind.checked("a:1")
+
+
+def test_none_unsets_a_text_of_a_form_but_is_a_path():
+    fields = declared(Forms)
+    assert fields["kind"].checked(fields["kind"].parse("none")) is None
+    assert fields["path"].parse("none") == "none"
 
 
 @checked

@@ -9,14 +9,17 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 
 import pytest
 
+import tff_algos
 from tests.testing.command_line import SMALL, run_apart, run_here, run_program
 from tff_algos.experiments import catalog, declarations, plugins, report
 from tff_algos.experiments.comparison import columns
 from tff_algos.experiments.comparison import command as command_lib
 from tff_algos.experiments.comparison import rows as rows_lib
+from tff_algos.experiments.recipe import Recipe
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _ALGORITHMS = _ROOT / "docs" / "algorithms.md"
@@ -29,13 +32,21 @@ _TABLES = re.compile(r"(<!-- algorithms: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DO
 
 def _tables() -> str:
     declared = plugins.declare(plugins.own())
-    builders = {
-        recipe.name: " of ".join(f.__name__ for f in (*recipe.also, recipe.build))
-        for recipe in catalog.RECIPES
-    }
+    builders = {recipe.name: _builder(recipe) for recipe in catalog.RECIPES}
     return report.markdown_tables(
         declared.algorithms.values(), declared.all_tasks, builders
     )
+
+
+def _builder(recipe: Recipe) -> str:
+    """Returns the call, without arguments, that builds what the recipe runs."""
+    name = recipe.build.__name__
+    # Names with momentum at the server have a builder of their own.
+    if recipe.name.endswith("m") and f"{name}_m" in tff_algos.__all__:
+        name += "_m"
+    for outer in reversed(recipe.also):
+        name = f"{outer.__name__}({name}(...), ...)"
+    return name
 
 
 def test_the_tables_are_the_catalogs():
@@ -61,6 +72,26 @@ def test_every_link_leads_somewhere(page):
 def test_pages_are_found():
     names = {page.name for page in _PAGES}
     assert {"README.md", "runs.md", "gradma.md"} <= names and len(names) > 15
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_every_page_opens_with_the_readers_question(page):
+    if page != _ROOT / "README.md":
+        title, _, opening = page.read_text().split("\n", 2)
+        assert title.startswith("# ")
+        assert re.match(r"\*[^*]+\?\*", opening), page
+
+
+def test_every_public_module_is_in_the_reference():
+    pages = "".join(page.read_text() for page in (_ROOT / "docs" / "api").glob("*.md"))
+    modules = [
+        name
+        for name in tff_algos.__all__
+        if isinstance(getattr(tff_algos, name), types.ModuleType)
+    ]
+    assert {"aggregators", "hyperparameters"} <= set(modules)
+    for name in (*modules, "privacy", "algorithms"):
+        assert f"::: tff_algos.{name}\n" in pages, name
 
 
 def test_every_page_is_in_the_site():

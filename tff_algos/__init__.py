@@ -6,7 +6,8 @@ process (`tff_algos.compat`). The import is quick, because TensorFlow and the sy
 `tff_algos.public` are imported when they are first needed.
 
 Every `build_*` returns a `tff.learning.templates.LearningProcess` or, for an
-algorithm with stages, a record of them. Runs, with their data, results and plots, are
+algorithm with stages, a record of them; `build_personalization_eval` returns a
+computation. Runs, with their data, results and plots, are
 in `tff_algos.experiments`, which this package does not import.
 """
 

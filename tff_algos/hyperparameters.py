@@ -294,9 +294,9 @@ class Hyperparameter:
 
     @property
     def _may_be_unset(self) -> bool:
-        """Whether the word for None unsets it: not where it is one of its own words."""
-        by_word = self.kind in (int, float) or self.choices
-        return self.is_optional and bool(by_word) and NONE not in self.choices
+        """Whether the word for None unsets it: not where it may be a value itself."""
+        has_form = self.kind in (int, float) or self.choices or self.form is not None
+        return self.is_optional and bool(has_form) and NONE not in self.choices
 
     @property
     def expected_words(self) -> str:

@@ -92,7 +92,7 @@ ANSWERED_AT_ONCE = {
     ("--out=x",): (2, "--out is unknown, did you mean --output_dir?"),
     ("--num_rounds=1",): (2, "did you mean --total_rounds or --"),
     ("--dirichlet=0.1",): (2, "--dirichlet is unknown, did you mean --partition?"),
-    ("--wandb",): (2, "--wandb is unknown. --helpshort shows the flags."),
+    ("--wandb",): (2, "--wandb is unknown. --help shows the flags."),
     ("--algo=fedavgg", "--task=mnist"): (2, "did you mean fedavg"),
     ("--algo=fedavgg",): (2, "did you mean fedavg"),
     ("--algo=fedavg", "--task=mnist", "--model=x"): (2, "--model='x' is not valid"),

@@ -38,9 +38,12 @@ def test_a_run_without_training_says_what_it_does(spec, epochs, expected):
     [
         (
             4,
-            "Stopped after round 4, which is saved; the same command with --output_dir=",
+            "Stopped after round 4, which is saved; to resume, run the same command with ",
         ),
-        (0, "Stopped before a round ended, so nothing is saved; the same command with"),
+        (
+            0,
+            "Stopped before a round ended, so nothing is saved; to start again, run the",
+        ),
     ],
 )
 def test_a_stopped_run_says_what_is_saved(spec, rounds, expected, capsys):

@@ -345,7 +345,7 @@ def test_runs_of_few_rounds_are_told_what_to_expect(rounds, told, tmp_path, capf
         options=NoOptions,
         load=lambda options, data: tiny_task.make(),
         settings={},
-        pace=Pace(rounds=5, text="few rounds teach little."),
+        pace=Pace(rounds=5, text="the model learns little."),
     )
     launch.build_spec(
         catalog.get("fedavg"),
@@ -353,7 +353,7 @@ def test_runs_of_few_rounds_are_told_what_to_expect(rounds, told, tmp_path, capf
         {"total_rounds": rounds, "clients_per_round": 2},
         Launch(output_dir=tmp_path),
     )
-    assert ("tiny: few rounds teach little." in capfd.readouterr().err) == told
+    assert ("tiny: the model learns little." in capfd.readouterr().err) == told
 
 
 @pytest.mark.parametrize("name", ["stackoverflow", "tiny_imagenet"])

@@ -202,7 +202,7 @@ REFUSED = {
         "--task=mnist",
         "--partition=iid:1" + "0" * 5000,
     ],
-    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*\. --helpshort": [
+    r"flag --clients_per_round=10{299}\.\.\. \(5001 characters\): Exceeds .*\. --help": [
         "--algo=fedavg",
         "--task=emnist",
         "--clients_per_round=1" + "0" * 5000,
@@ -213,7 +213,7 @@ REFUSED = {
         "--data=tff",
         "--cache_dir=/" + "a" * 5000,
     ],
-    r"--clients_per_round='x' is not valid: expected an integer >= 1\. --helpshort": [
+    r"--clients_per_round='x' is not valid: expected an integer >= 1\. --help": [
         "--clients_per_round=x",
     ],
     "--client_learning_rate='fast' is not valid: expected a number > 0": [
@@ -227,8 +227,8 @@ REFUSED = {
     "--stderrthreshold must be one of .*'debug', .*, not 'x'": ["--stderrthreshold=x"],
     "Unknown level: 'y'": ["--logger_levels=x:y"],
     "--nolist=3 does not take an argument": ["--nolist=3"],
-    r"--algos is unknown, did you mean --algo\? --helpshort": ["--algos=fedavg"],
-    r"--nonsense_xyz is unknown\. --helpshort": ["--nonsense_xyz"],
+    r"--algos is unknown, did you mean --algo\? --help": ["--algos=fedavg"],
+    r"--nonsense_xyz is unknown\. --help": ["--nonsense_xyz"],
     "Unable to open flagfile: .* No such file .*'no.flags'": ["--flagfile=no.flags"],
     r"Unable to open flagfile: .* Is a directory: '\.'": ["--flagfile", "."],
 }

@@ -117,7 +117,7 @@ def test_an_edited_metrics_file_is_refused_by_the_line(
     path = folder / "metrics.csv"
     lines = [",".join(line) for line in edit(_lines(path.read_text()))]
     path.write_text("\n".join([*lines, ""]))
-    remedy = "Mend it, or move it away to go on without its rows.$"
+    remedy = "Repair it, or move it away to continue without its rows.$"
     with pytest.raises(
         ResumeError, match=rf"^{path} cannot be read: {message}.*\. {remedy}"
     ):

@@ -76,7 +76,7 @@ def build_fed_meta(
       meta_steps: Meta steps per round.
       meta_batch_size: Examples of a meta step, taken from D_meta in turn; None for all.
       feed_back: Start the next round from the meta-updated model; otherwise from the
-        model before the meta update, which is then only evaluated.
+        model before the meta update, and the updated model is only evaluated.
 
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `inner` except for its state,

@@ -75,9 +75,9 @@ def build_maml(
       server_optimizer_fn: Takes its step with the mean of the clients' gradients.
       client_learning_rate: Learning rate of local steps.
       client_steps_per_round: Local steps before the gradient is taken.
-      query: Examples of the gradient after the local steps: next_batch, the batch after
-        the K of training; all of the client's examples; held_out, every other batch,
-        which training leaves out (clients of one batch are excluded).
+      query: Examples of the gradient that is taken after the K local steps: next_batch,
+        the batch that follows theirs; all of the client's examples; held_out, every
+        other batch, which the steps skip (clients of one batch are excluded).
       first_order: Whether to omit the way back through the steps (FOMAML).
       client_learning_rate_decay: Factor on the client learning rate after every round.
       gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.

@@ -1,9 +1,10 @@
 """Client works: `tff.learning.templates.ClientWorkProcess`es.
 
-Every process composes with TFF's own distributors, aggregators and finalizers,
-takes a `tff.learning.models.FunctionalModel` or a no-argument function that
-returns a `tff.learning.models.VariableModel`, and excludes invalid clients by
-the same policy (`client_report.report`).
+Every process composes with TFF's own distributors, aggregators and finalizers, and
+excludes invalid clients by the same policy (`client_report.report`). All take a
+`tff.learning.models.FunctionalModel`, of blocks (`tff_algos.models.BlockModel`) where they
+need features; most also take a no-argument function that returns a
+`tff.learning.models.VariableModel`.
 """
 
 from tff_algos.client_works.afl_training import (

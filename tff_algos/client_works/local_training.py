@@ -323,6 +323,11 @@ def build_local_update(
       optimizer: The client optimizer; reinitialized on every call.
       client_learning_rate_decay: As in `build_local_training_client_work`.
 
+    Returns:
+      `(model, round_num, server_weights, dataset, step_gradients, carry) ->
+      LocalUpdate`: takes one step per batch, and returns the model delta, what is sent
+      of it, and the weights and metrics at the end.
+
     Raises:
       HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
@@ -387,6 +392,9 @@ def build_local_training_client_work(
       {B*}@CLIENTS>` to client results of type `<update=trainable weights,
       update_weight=float32>@CLIENTS` and the measurements
       `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
 
     local_update = build_local_update(

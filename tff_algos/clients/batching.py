@@ -33,6 +33,18 @@ class BatchSpec:
     * "per_pass": `batch(B).repeat().take(K)`. A batch has at most min(B, n) examples,
       all distinct. A last batch of one example is dropped unless it is the only one,
       because batch normalization cannot normalize a single example.
+
+    Attributes:
+      batch_size: Examples per batch, B >= 1.
+      num_epochs: Passes over the examples, >= 1; or None.
+      num_steps: Batches, K >= 1; or None.
+      max_elements: The most examples of a client in a round, >= 1; None for all.
+      shuffle: Whether to shuffle the examples, and anew for every epoch.
+      step_batching: How K batches are filled: "straddling" or "per_pass".
+
+    Raises:
+      HyperparameterError: If a number is out of range.
+      ValueError: If not exactly one of `num_epochs` and `num_steps` is set.
     """
 
     batch_size: Annotated[int, hparam(low=1)]

@@ -212,6 +212,12 @@ class ClientMemory:
     ) -> Self:
         """Creates the memory for the clients of a learning process.
 
+        Args:
+          process: The process, whose clients' data include a `memory`.
+          num_clients: The number of clients, as the process was built with.
+          directory: A folder for the rows, which are then read from a file; None to
+            keep them in memory.
+
         Raises:
           ValueError: If the process's clients have no memory.
         """
@@ -223,10 +229,16 @@ class ClientMemory:
         return cls(_client_data_type(process).memory.element, num_clients, directory)
 
     def row(self, client: int) -> Any:
-        """Returns a client's row, structured as `row_type`.
+        """Returns a client's row, structured as `row_type`, of NumPy arrays.
+
+        A client that has reported no row has zeros.
+
+        Args:
+          client: The client's number, in [0, `num_clients`).
 
         Raises:
           ClientMemoryError: If the file is damaged.
+          ValueError: If there is no such client.
         """
         record = self._read(self._checked(client))
         return tf.nest.pack_sequence_as(self._specs, list(self._tensors(record)))
@@ -245,7 +257,11 @@ class ClientMemory:
             start += count * np.dtype(dtype).itemsize
 
     def dataset(self, client: int) -> tf.data.Dataset:
-        """Returns the `memory` of a client's data: its row as the only element."""
+        """Returns the `memory` of a client's data: its row as the only element.
+
+        Args:
+          client: As for `row`, whose errors it raises.
+        """
         return execution.ElementDataset(self.row(client))
 
     def update(self, report: Mapping[str, Any]) -> None:

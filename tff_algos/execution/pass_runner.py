@@ -198,7 +198,7 @@ class PassRunner:
 def _without_gpus(resources: Resources) -> Resources:
     """Replaces GPUs by the CPU for recurrent layers, unless they were asked for.
 
-    TensorFlow starts each op of each time step on its own: two LSTM layers took 18 times
+    TensorFlow starts each op of each time step on its own: two LSTM layers took 12 times
     as long on a GPU (an NVIDIA H100 and 16 Xeon cores, W3 of `benchmarks/runtimes.py`).
     """
     if resources.devices_are_chosen or "GPU" not in resources.devices[0]:

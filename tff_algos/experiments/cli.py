@@ -86,7 +86,7 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     except (flags.Error, ValueError) as error:
         what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
         reason = run_flags.reason(error, what, FLAGS)
-        _exit_with(f"{reason} --helpshort shows the flags.")
+        _exit_with(f"{reason} --help shows the flags.")
 
 
 def _exit_with(error: str) -> NoReturn:

@@ -100,15 +100,16 @@ def _no_training_notice(spec: RunSpec) -> str:
 
 
 def _report(spec: RunSpec, result: RunResult) -> int:
-    """Prints what a run came to and returns the exit status."""
+    """Prints the results of a run and returns the exit status."""
     if result.stopped_by is not None:
-        saved = (
-            f"Stopped after round {result.rounds_done}, which is saved"
+        saved, purpose = (
+            (f"after round {result.rounds_done}, which is saved", "resume")
             if result.rounds_done
-            else "Stopped before a round ended, so nothing is saved"
+            else ("before a round ended, so nothing is saved", "start again")
         )
         print(
-            f"{saved}; the same command with --output_dir={spec.output_dir} goes on.",
+            f"Stopped {saved}; to {purpose}, run the same command with "
+            f"--output_dir={spec.output_dir}.",
             file=sys.stderr,
         )
         return 128 + result.stopped_by

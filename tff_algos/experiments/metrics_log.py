@@ -129,8 +129,8 @@ def read_rows(
             return _parse_rows(csv.reader(file), required)
     except (ValueError, csv.Error) as error:
         raise ResumeError(
-            f"{path} cannot be read: {error}. Mend it, or move it away to go on "
-            "without its rows."
+            f"{path} cannot be read: {error}. Repair it, or move it away to "
+            "continue without its rows."
         ) from error
 
 

@@ -176,15 +176,15 @@ PFEDME: PairSettings = _by_task(
     }
 )
 
-# What is said before round 1 where a pair's own rounds still teach little.
+# What is said before round 1 where a model still learns little in a pair's own rounds.
 MAML_PACE: Mapping[str, Pace] = _by_task(
     {
         EVERY_TASK: Pace(
             rounds=100,
-            text="a round is a single gradient step of the server, so 30 rounds teach little "
-            "on most tasks; more --total_rounds teach more (MAML on emnist with 5 local "
-            "steps and SGD: 3 % after 30, 40 % after 100, 60 % after 150), and "
-            "--algo=reptile takes fewer.",
+            text="a round is a single gradient step of the server, so the model learns "
+            "little in 30 rounds on most tasks. Increase --total_rounds (MAML on emnist "
+            "with 5 local steps and SGD: 3 % after 30, 40 % after 100, 60 % after 150); "
+            "--algo=reptile needs fewer.",
         )
     }
 )
@@ -194,8 +194,8 @@ SINGLE_STEP_PACE: Mapping[str, Pace] = _by_task(
             rounds=500,
             text="a round is a single gradient step of the server, so the default rounds "
             "end near the share of the most frequent character; McMahan et al., 2017, "
-            "report 3,906 rounds of FedSGD to 54 %. More --total_rounds teach more, and "
-            "--algo=fedavg takes fewer.",
+            "report 3,906 rounds of FedSGD to 54 %. Increase --total_rounds; "
+            "--algo=fedavg needs fewer.",
         )
     }
 )

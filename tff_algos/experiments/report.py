@@ -161,7 +161,7 @@ def catalog(
         f"Algorithms (--algo)\n{_summaries(algorithms, columns)}\n\n"
         f"Tasks (--task)\n{_summaries(tasks, columns)}\n\n"
         "--list with --algo=..., --task=... or both shows their flags and defaults;\n"
-        "--helpshort shows all flags and, in brackets, which algorithms and tasks use\n"
+        "--help shows all flags and, in brackets, which algorithms and tasks use\n"
         "them; compare --help tells how to compare algorithms."
     )
 

@@ -56,7 +56,7 @@ class RunOptions:
         scale:VALUE (times every loss) or scale_update:VALUE (times the update, after
         honest training).
       malicious_clients: Malicious clients: ids separated by commas, or the share of the
-        training clients, in (0, 1], drawn by seed; by default one client, drawn by seed.
+        training clients, in (0, 1], drawn with --seed; by default one client.
       malicious_every_round: Malicious clients take part in every round, in place of
         others.
     """

@@ -15,7 +15,14 @@ from tff_algos.autograph import convertible
 
 
 class FunctionalVariableModel(tff.learning.models.VariableModel):
-    """A functional model with its weights and its metrics in variables."""
+    """A functional model with its weights and its metrics in variables.
+
+    Its methods are those of `tff.learning.models.VariableModel`; each instance has
+    variables of its own, with the model's initial weights.
+
+    Args:
+      model: The functional model, whose metrics are reported in full.
+    """
 
     def __init__(self, model: tff.learning.models.FunctionalModel):
         self._model = model

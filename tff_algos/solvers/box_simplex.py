@@ -1,6 +1,6 @@
 """The box-simplex: vectors within bounds whose elements have a given sum.
 
-It is the set of weights in FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) and, with
+It is the set of weights in FedMGDA+ (Hu et al., 2022, arXiv 2006.11489) and, with
 bounds 0 and 1, the probability simplex in agnostic federated learning (Mohri et al.,
 2019, arXiv 1902.00146).
 

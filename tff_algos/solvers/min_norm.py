@@ -1,6 +1,6 @@
 """The minimum-norm combination of vectors, from their Gram matrix.
 
-FedMGDA+ (Hu et al., 2020, arXiv 2006.11489) weights the clients' updates g_i so that
+FedMGDA+ (Hu et al., 2022, arXiv 2006.11489) weights the clients' updates g_i so that
 d = sum_i w_i g_i is as short as possible: if w >= 0 is the only bound, d is the
 direction of steepest common descent (Désidéri, 2012). With K_ij = <g_i, g_j> the
 problem is

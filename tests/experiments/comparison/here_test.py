@@ -99,7 +99,7 @@ def test_a_run_that_raises_fails_alone(launched, task, tmp_path):
 
 def test_a_run_that_a_signal_stopped_stops_the_comparison(launched, task, tmp_path):
     launched.stopped_by = 2
-    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+    with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
         compare("fedavg", "fedprox", task=task, seeds=3, output_dir=tmp_path)
     assert len(launched.settings) == 1
 

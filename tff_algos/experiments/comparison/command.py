@@ -1,11 +1,10 @@
-"""A comparison as a command.
+"""Compares algorithms, flag files and completed runs in one table.
 
     python main.py compare fedavg scaffold --task=mnist --partition=dirichlet:0.1
     python main.py compare 'presets/gradma/mnist_10_per_round_0.01/*.flags' --seeds=1
     python main.py compare runs/one runs/another
 
-Compares algorithms, flag files and folders of completed runs; each is a row. The
-command's own flags:
+Each algorithm, flag file and completed run is a row. The command's own flags:
 
     --seeds=3           seeds of every row
     --jobs=1            concurrent runs
@@ -105,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     except (KeyboardInterrupt, SystemExit):
         print(
-            f"stopped; the same command goes on in {folder}",
+            f"stopped; the same command resumes in {folder}",
             file=sys.stderr,
         )
         raise

@@ -74,5 +74,5 @@ class ProgramHere:
             log.write_text(traceback.format_exc())
             return 1
         if result.stopped_by is not None:
-            raise KeyboardInterrupt("stopped; the same call goes on")
+            raise KeyboardInterrupt("stopped; the same call resumes")
         return 0
