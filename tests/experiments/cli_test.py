@@ -149,6 +149,15 @@ def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
     assert re.search(r"--module= +Module, or file of .* or tasks; repeat", finished.out)
 
 
+def test_list_says_which_default_another_one_replaces(capfd):
+    replaced = "not used, because --client_steps_per_round is set"
+    for algo, expected in (("gradma", True), ("fedavg", False)):
+        finished = run_here(capfd, "--list", f"--algo={algo}", "--task=mnist")
+        lines = " ".join(finished.out.split())
+        assert (f"(E; >= 1); {replaced}" in lines) == expected
+        assert lines.count("not used") == expected
+
+
 def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
     command = [
         "--algo=fedavg",

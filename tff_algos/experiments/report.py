@@ -19,7 +19,7 @@ from tff_algos.experiments.metric_names import (
     WORKERS_DOWN,
     WORKERS_UP,
 )
-from tff_algos.hyperparameters import REQUIRED, Hyperparameter
+from tff_algos.hyperparameters import REQUIRED
 
 # From here on, a loss is shown with four significant digits.
 _MANY_DIGITS = 1e4
@@ -202,10 +202,7 @@ def settings(
     elif algo is not None:
         every = algorithm.settings.get("*", {})
         defaults |= {name: every[name] for name in every if name in defaults}
-    tables = [
-        (title, [_flag_row(field, defaults[name]) for name, field in fields.items()])
-        for title, fields in sections
-    ]
+    tables = [(title, _flag_rows(fields, defaults)) for title, fields in sections]
     launch_rows = [(f"--{name}={_shown(value)}", text) for name, value, text in launch]
     width = max(
         len(flag) for _, rows in (*tables, ("", launch_rows)) for flag, _ in rows
@@ -234,8 +231,20 @@ def _wrapped(flag: str, text: str, columns: int) -> str:
     return flag + lines[len(flag) :] if is_beside else f"{flag.rstrip()}\n{lines}"
 
 
-def _flag_row(field: Hyperparameter, value: Any) -> tuple[str, str]:
-    return f"--{field.name}={_shown(field.format(value))}", field.describe()
+def _flag_rows(fields: Fields, defaults: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns flags with their defaults, and their help."""
+    replaced = {
+        field.replaces: name
+        for name, field in fields.items()
+        if field.replaces and defaults[name] not in (None, REQUIRED)
+    }
+    rows = []
+    for name, field in fields.items():
+        help_text = field.describe()
+        if name in replaced:
+            help_text += f"; not used, because --{replaced[name]} is set"
+        rows.append((f"--{name}={_shown(field.format(defaults[name]))}", help_text))
+    return rows
 
 
 def _shown(value: Any) -> str:
