@@ -1,12 +1,23 @@
 """MimeLite's clients train with frozen momentum; the server's follows full gradients."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing import problems
 from tests.testing.one_client import CLIENT, MODEL, RATE, START, run, vector
 from tff_algos.client_works import mime_lite_training
+from tff_algos.hyperparameters import HyperparameterError
+
+
+def test_a_decay_out_of_range_is_named():
+    with pytest.raises(HyperparameterError, match="decay=1.5 is not valid"):
+        mime_lite_training.build_mime_lite_client_work(
+            MODEL,
+            tff.learning.optimizers.build_sgdm(0.1),
+            client_learning_rate_decay=1.5,
+        )
 
 
 def test_the_first_rounds_momentum_is_the_mean_of_full_gradients():

@@ -126,6 +126,9 @@ def build_mixture_client_work(
     Returns:
       A process typed as `build_remembering_process`'s; a row is v, as in
       `remembered_weights`, and with `adaptive_mixing` also `mixing`, float64 [].
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
     optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)
     local_update = local_training.build_local_update(

@@ -45,6 +45,9 @@ def build_ditto_client_work(
     Returns:
       A process typed as `build_remembering_process`'s; a row is v, as in
       `remembered_weights`.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
     decay = {"client_learning_rate_decay": client_learning_rate_decay}
     local_update = local_training.build_local_update(optimizer, **decay)

@@ -61,6 +61,9 @@ def build_dynamic_regularization_client_work(
     Returns:
       A process typed as `build_remembering_process`'s: rows are lambda_k, `shared` is
       empty. Clients are weighted uniformly.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

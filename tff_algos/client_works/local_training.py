@@ -129,6 +129,14 @@ def clip_by_norm(gradients: Tensors, largest: float | None) -> Tensors:
     return tuple(tf.clip_by_global_norm(gradients, largest, norm)[0])
 
 
+def check_learning_rate_decay(decay: float) -> None:
+    """Raises `HyperparameterError` for a `client_learning_rate_decay` out of range."""
+    if decay not in _DECAYS:
+        raise HyperparameterError(
+            "client_learning_rate_decay", decay, f"a number {_DECAYS}"
+        )
+
+
 def decay_learning_rate(
     optimizer: tff.learning.optimizers.Optimizer,
     state: object,
@@ -289,12 +297,7 @@ def build_train(
     Raises:
       HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
-    if client_learning_rate_decay not in _DECAYS:
-        raise HyperparameterError(
-            "client_learning_rate_decay",
-            client_learning_rate_decay,
-            f"a number {_DECAYS}",
-        )
+    check_learning_rate_decay(client_learning_rate_decay)
 
     def train_from(
         model, round_num, initial, dataset, step_gradients=plain_gradients, carry=()

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import client_report
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_training import (
+    check_learning_rate_decay,
     decay_learning_rate,
     train,
 )
@@ -81,7 +82,11 @@ def build_mime_lite_client_work(
     Returns:
       A process typed as `build_local_training_client_work`'s, with
       `MimeLiteState@SERVER` as its state.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
+    check_learning_rate_decay(client_learning_rate_decay)
     base_optimizer = in_weights_dtype(base_optimizer)
     weights_type = local_model.weights_type(model)
     fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)

@@ -97,6 +97,9 @@ def build_partly_personal_client_work(
     Returns:
       A process typed as `build_remembering_process`'s; a row is the personal part, as in
       `remembered_weights`. Where all statistics are personal, updates have none.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
     train = local_training.build_train(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

@@ -100,6 +100,9 @@ def build_moreau_envelope_client_work(
     Returns:
       A process typed as `build_remembering_process`'s; a row is the last theta, as in
       `remembered_weights`.
+
+    Raises:
+      HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
     local_update = local_training.build_local_update(
         tff.learning.optimizers.build_sgdm(client_learning_rate),
