@@ -92,11 +92,13 @@ def from_arrays(
       labels: Classes [n], words or whole numbers.
       client_ids: Each example's client [n]; None to divide examples by `partition`.
       name: What the data are called in titles and messages.
-      **treatment: As in `Treatment`.
+      **treatment: `model`, `partition`, `client_test_fraction`, `eval_client_fraction`,
+        `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If something does not fit.
+      TaskError: If the data do not fit together or the model, with what was expected.
       HyperparameterError: If an argument is invalid.
+      TypeError: If there is no such argument.
     """
     how = _treatment(treatment)
     if client_ids is not None and how.partition is not None:
@@ -130,11 +132,13 @@ def from_data_frame(
       categories: Those of them that are words, or numbers without an order; each value
         becomes a feature of 0 and 1.
       name: What the data are called in titles and messages.
-      **treatment: As in `Treatment`.
+      **treatment: `model`, `partition`, `client_test_fraction`, `eval_client_fraction`,
+        `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If something does not fit.
+      TaskError: If the data do not fit together or the model, with what was expected.
       HyperparameterError: If an argument is invalid.
+      TypeError: If there is no such argument.
     """
     if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
         expected = "a pandas data frame, or arrays by column; from_arrays takes arrays"
@@ -198,11 +202,13 @@ def from_client_data(
         label's.
       label: The key of the label; None for "label" or "y".
       name: What the data are called in titles and messages.
-      **treatment: As in `Treatment`.
+      **treatment: `model`, `partition`, `client_test_fraction`, `eval_client_fraction`,
+        `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If something does not fit.
+      TaskError: If the data do not fit together or the model, with what was expected.
       HyperparameterError: If an argument is invalid.
+      TypeError: If there is no such argument.
     """
     if not isinstance(client_data, tff.simulation.datasets.ClientData):
         expected = "a tff.simulation.datasets.ClientData"

@@ -82,7 +82,17 @@ class Task:
     def client_dataset(
         self, client_id: str, split: Split, spec: BatchSpec, seed: int = 0
     ) -> tf.data.Dataset:
-        """Returns one client's batches; the order depends on `seed` and the id."""
+        """Returns one client's batches; the order depends on `seed` and the id.
+
+        Args:
+          client_id: One of `train_client_ids` or `eval_client_ids`.
+          split: "train" or "test".
+          spec: How examples become batches.
+          seed: Seed of their order.
+
+        Returns:
+          Batches `(x [b, ...], y [b, ...])` of the model's `input_spec`.
+        """
         return self.batches(client_id, split, spec, derive_seed(seed, client_id))
 
     def batches(

@@ -107,6 +107,10 @@ def attacked_batches(
       loss_bias: Added to reported losses; only this package's client works apply it.
       update_scale: Factor on the transmitted update; only this package's client works
         apply it.
+
+    Returns:
+      Pairs `(x, y)` whose `y` is a mapping of the label and the three numbers, float32
+      `[b]`, for a model of `attacked_model`.
     """
     told = [float(each) for each in (loss_scale, loss_bias, update_scale)]
 

@@ -116,6 +116,9 @@ def set_native_context(
 
     Returns:
       The context; its `close()` ends the worker before this process does.
+
+    Raises:
+      WorkerStartError: If the worker does not start.
     """
     context = NativeContext(
         default_num_clients,

@@ -93,7 +93,7 @@ def run(
         (`model`).
 
     Returns:
-      What the run came to.
+      The results of the run.
 
     Raises:
       HyperparameterError: If a setting is invalid, or nobody uses it.

@@ -244,6 +244,13 @@ class TrainedModel:
     def predict(self, x: Any) -> np.ndarray:
         """Returns the model's outputs on a batch of inputs, such as logits.
 
+        Args:
+          x: `[n, ...]`, an array or lists of the model's input type, encoded as the task
+            does it; float64 is rounded.
+
+        Returns:
+          float32: of classifiers logits `[n, classes]`, of text `[n, length, classes]`.
+
         Raises:
           InputError: If the batch is of another shape or type.
         """

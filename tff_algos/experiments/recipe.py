@@ -316,7 +316,7 @@ class Recipe:
         """Returns what combines clients' updates; None for the weighted mean.
 
         Raises:
-          HyperparameterError: If clients shall be private and would report statistics.
+          HyperparameterError: If `dp` is set and clients report statistics.
         """
         found = private_aggregators.guarantee(settings, len(task.train_client_ids))
         if found is None:

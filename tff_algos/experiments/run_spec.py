@@ -1,4 +1,4 @@
-"""All that a run is, and what it came to."""
+"""All that a run is, and its results."""
 
 import functools
 import pathlib
@@ -93,7 +93,7 @@ class RunSpec:
       output_dir: Where results go; made where it is missing.
       hyperparameters: All that decides the run's numbers, by flag name; a run
         resumes only with the same.
-      config: What else `config.json` shall hold.
+      config: What else `config.json` holds.
       personalization_optimizer: Fine-tunes the model on the clients that are evaluated.
       options: How it is run and evaluated.
       attack: What malicious clients do; the stages are then built for its task.
@@ -103,8 +103,8 @@ class RunSpec:
       resume: Whether to go on with the run in `output_dir`, if there is one.
 
     Raises:
-      HyperparameterError: If clients shall drop out where there are none, or clients
-        that have trained be told from evaluated clients that have trained too.
+      HyperparameterError: If `client_dropout` is set for pooled training, or
+        `seen_eval_clients` where all evaluated clients train.
       CohortSizeError: If a cohort is larger than the training clients.
     """
 
@@ -198,13 +198,16 @@ class RunSpec:
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """What a run came to.
+    """The results of a run.
 
     Attributes:
       spec: What was run.
       rows: The rows of `metrics.csv`, one per round.
       weights: The final model's weights, as TFF has them.
-      clients: The evaluated clients' results; empty if the run was stopped.
+      clients: The evaluated clients' results, each with `client_id`,
+        `num_train_examples`, `num_test_examples`, and `accuracy` and `loss`, tuples of
+        P + 1 numbers: before personalization and after each of its P epochs; empty if
+        the run was stopped.
       summary: What `summary.json` holds; None if the run was stopped.
       stopped_by: The signal that stopped it, or None.
       rounds_done: Rounds that are done and saved.
@@ -224,7 +227,7 @@ class RunResult:
 
     @functools.cached_property
     def metrics(self) -> Mapping[str, np.ndarray]:
-        """The columns of `metrics.csv`: arrays of one element per round.
+        """The columns of `metrics.csv`: arrays of one number or text per round, [T].
 
         NaN stands where a round has no value, such as of an evaluation.
         """

@@ -44,7 +44,7 @@ from tff_algos.hyperparameters import NONE, check_list
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """What a comparison came to.
+    """The results of a comparison.
 
     Attributes:
       folder: The folder of the report and of the runs.
@@ -109,7 +109,7 @@ def compare(
         as the division among clients, is the same for all seeds.
 
     Returns:
-      What the comparison came to.
+      The results of the comparison.
 
     Raises:
       ComparisonError: If a row cannot be made as asked; then nothing was run.
