@@ -33,10 +33,10 @@ class Population:
     """Which of a dataset's clients take part; options shared by tasks.
 
     Attributes:
-      num_clients: Number of training clients, drawn with --seed, and of evaluation
+      num_clients: Number of training clients, drawn with --seed, and of evaluated
         clients. Unset: all of the dataset's clients; 2,500 of every 3,400 train (500 of
         Shakespeare's 715 roles), and the others are evaluated.
-      eval_overlap: With --num_clients: the share of evaluation clients (rounded) that
+      eval_overlap: With --num_clients: the share of evaluated clients (rounded) that
         also train, 1 by default; the others are drawn from clients that do not train.
     """
 
@@ -47,7 +47,7 @@ class Population:
         if self.eval_overlap is not None and self.num_clients is None:
             raise TaskError(
                 f"--eval_overlap={self.eval_overlap} needs --num_clients: without it "
-                "no evaluation client trains."
+                "no evaluated client trains."
             )
 
     def choose_clients(

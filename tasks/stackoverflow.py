@@ -50,7 +50,7 @@ class StackoverflowOptions(client_examples.Population):
     """The options of `--task=stackoverflow`.
 
     Attributes:
-      num_clients: Number of training clients, drawn with --seed, and of evaluation
+      num_clients: Number of training clients, drawn with --seed, and of evaluated
         clients. Unset: TFF's training clients train, its held-out clients are
         evaluated.
       model: Architecture: an LSTM layer of 670 units between an embedding and a linear

@@ -22,8 +22,8 @@ def spec(tmp_path):
 @pytest.mark.parametrize(
     ("epochs", "expected"),
     [
-        (0, "is evaluated on the evaluation clients (2)."),
-        (3, "is evaluated and personalized (epochs: 3) on the evaluation clients (2)."),
+        (0, "is evaluated on 2 clients."),
+        (3, "is evaluated and personalized (epochs: 3) on 2 clients."),
     ],
 )
 def test_a_run_without_training_says_what_it_does(spec, epochs, expected):

@@ -95,7 +95,7 @@ def _no_training_notice(spec: RunSpec) -> str:
     personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
     return (
         "--total_rounds=0: no training; the initial model is evaluated"
-        f"{personalized} on the evaluation clients ({len(spec.eval_client_ids())})."
+        f"{personalized} on {len(spec.eval_client_ids())} clients."
     )
 
 
