@@ -164,6 +164,10 @@ def test_half_precision_rows_round_what_is_remembered():
     exact = rounds(process_of(4), *cohorts)
     assert str(found[-1].state.rows.dtype) == "bfloat16"
     assert found[-1].result.dtype == np.float32
+    # Their mean is taken in the updates' precision.
+    np.testing.assert_allclose(
+        found[-1].result, np.mean(found[-1].state.rows.astype("f"), axis=0), rtol=1e-6
+    )
     gap = np.abs(found[-1].result - exact[-1].result)
     assert 0 < np.max(gap) < 0.02 * np.max(np.abs(exact[-1].result))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing import equivalence
@@ -112,24 +113,25 @@ def test_values_the_type_does_not_allow_are_type_errors():
             through(wrong)
 
 
-MATRIX = tff.TensorType(np.float32, [600, 600])
-
-
 def _round_trip(value):
-    (tensor,) = types.embed(value, MATRIX)
-    return types.extract(iter([tensor]), MATRIX)
+    matrix_type = tff.TensorType(value.dtype.type, [800, 800])
+    (tensor,) = types.embed(value, matrix_type)
+    return types.extract(iter([tensor]), matrix_type)
 
 
-def test_large_arrays_come_out_read_only_and_go_in_again_without_a_copy():
-    first = _round_trip(np.random.default_rng(0).normal(size=[600, 600]).astype("f"))
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, tf.bfloat16.as_numpy_dtype])
+def test_large_arrays_come_out_read_only_and_go_in_again_without_a_copy(dtype):
+    given = (10 * np.random.default_rng(0).normal(size=[800, 800])).astype(dtype)
+    first = _round_trip(given)
     second = _round_trip(first)
+    assert second.dtype == dtype and np.array_equal(second, given)
     assert np.shares_memory(first, second)
     with pytest.raises(ValueError, match="read-only"):
         first[0, 0] = 1.0
 
 
 def test_arrays_of_the_caller_are_copied():
-    own = np.ones([600, 600], np.float32)
+    own = np.ones([800, 800], np.float32)
     shown = _round_trip(own)
     own[:] = 2.0
     assert shown.max() == 1.0

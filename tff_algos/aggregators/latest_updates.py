@@ -180,7 +180,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         )
 
         def mean(rows, new):
-            total = tf.reduce_sum(tf.cast(rows, new.dtype), axis=0)
+            total = _sum(rows, new.dtype)
             average = tf.math.divide_no_nan(total, tf.cast(count, new.dtype))
             return average * tf.cast(factor, new.dtype)
 
@@ -203,6 +203,20 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
                 lambda: (rows, factor),
             )
         return LatestUpdatesState(rows, seen, factor), result, num_seen
+
+
+def _sum(rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the sum of the rows in a dtype, without a copy of all of them in it."""
+    if rows.dtype == dtype:
+        return tf.reduce_sum(rows, axis=0)
+    # tf.foldl would divide them into copies.
+    _, total = tf.while_loop(
+        lambda row, _: row < rows.shape[0],
+        lambda row, total: (row + 1, total + tf.cast(rows[row], dtype)),
+        (0, tf.zeros(rows.shape[1:], dtype)),
+        parallel_iterations=1,
+    )
+    return total
 
 
 def _scaled(rows: object, factor: tf.Tensor) -> object:

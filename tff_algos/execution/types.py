@@ -26,6 +26,7 @@ from tff_algos import messages
 
 # Arrays of at least this size are views of tensors.
 _LEAST_VIEW_BYTES = 1 << 20
+_BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
 
 
 def flatten(type_spec: tff.Type | None) -> Iterator[tff.Type]:
@@ -162,6 +163,8 @@ def as_tensor(array: np.ndarray) -> tf.Tensor:
 
     `tf.constant` would copy it.
     """
+    if array.dtype == _BFLOAT16:
+        return tf.bitcast(as_tensor(array.view(np.uint16)), tf.bfloat16)
     device = eager_context.context().device_name
     return ops.EagerTensor(array, device, tf.as_dtype(array.dtype).as_datatype_enum)
 
@@ -172,25 +175,23 @@ def as_numpy(tensor: tf.Tensor) -> Any:
     A table of clients' updates is larger than all else in a round, and would otherwise
     be copied from every result and into every argument.
     """
-    kind = np.dtype(tensor.dtype.as_numpy_dtype).kind
+    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
     size = tensor.dtype.size * (tensor.shape.num_elements() or 0)
-    if (
-        kind in "biufc"
-        and size >= _LEAST_VIEW_BYTES
-        and tensor.device.endswith("CPU:0")
-    ):
-        return np.asarray(memoryview(tensor))
-    return tensor.numpy()
+    if size < _LEAST_VIEW_BYTES or not tensor.device.endswith("CPU:0"):
+        return tensor.numpy()
+    if dtype == _BFLOAT16:  # Python's buffers have no such numbers.
+        return np.asarray(memoryview(tf.bitcast(tensor, tf.uint16))).view(_BFLOAT16)
+    return np.asarray(memoryview(tensor)) if dtype.kind in "biufc" else tensor.numpy()
 
 
 def is_view(value: Any) -> bool:
     """Returns whether a value is a view by `as_numpy`, which nothing can change."""
-    return (
-        isinstance(value, np.ndarray)
-        and isinstance(value.base, memoryview)
-        and value.base.readonly
-        and not value.flags.writeable
-    )
+    if not isinstance(value, np.ndarray) or value.flags.writeable:
+        return False
+    base = value.base
+    if value.dtype == _BFLOAT16 and isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, memoryview) and base.readonly
 
 
 def as_dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
