@@ -368,6 +368,7 @@ def test_tasks_that_few_rounds_do_not_teach_say_so_for_the_default_rounds(name):
         ("maml", "mnist"),
         ("fomaml", "emnist"),
         ("fedsgd", "shakespeare"),
+        ("fedsgd", "cifar100"),
         ("uga", "shakespeare"),
     ],
 )
