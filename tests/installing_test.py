@@ -163,9 +163,21 @@ def _fetched(address: str) -> bytes:
 
 
 @pytest.mark.slow
+def test_the_readmes_commands_set_up_run_and_activate(clone):
+    readme = (ROOT / "README.md").read_text()
+    activate = "source .venv/bin/activate"
+    assert "\nmake run " in readme and f"`{activate}`" in readme
+    shutil.rmtree(clone / ".venv")
+    flags = f"--algo=personalized_fedavg --task=emnist {' '.join(SMALL)}"
+    assert "personalized accuracy" in _run(f"make run RUN_FLAGS='{flags}'", clone)
+    listed = _run(f"{activate} && python main.py --list", clone)
+    assert "personalized_fedavg" in listed
+
+
+@pytest.mark.slow
 def test_the_site_is_built_without_broken_links(clone):
     """It is strict: a link or reference that leads nowhere is an error."""
-    _run("make site", clone)
+    _run("make docs", clone)
     assert "Reptile" in (clone / "site" / "algorithms.html").read_text()
 
 
