@@ -134,7 +134,7 @@ class DataOptions:
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """What the default settings of a task or an algorithm teach in few rounds.
+    """What a model learns in few rounds of a task's or an algorithm's default settings.
 
     Attributes:
       rounds: A run of fewer rounds is told so before the first.
@@ -157,7 +157,8 @@ class TaskEntry:
       load: `(options, data_options) -> Task`.
       settings: The task's defaults of hyperparameters by flag name (for example
         `client_learning_rate`), from the papers.
-      pace: What few rounds teach; None if the default number of rounds teaches visibly.
+      pace: What a model learns in few rounds; None if it learns visibly in the default
+        number of rounds.
     """
 
     name: str

@@ -157,8 +157,8 @@ ENTRY = TaskEntry(
     settings=_SETTINGS,
     pace=Pace(
         rounds=100,
-        text="the model learns little in few rounds here: the default settings reach 3 % in 30 rounds "
-        "and 5 % in 50, of 200 classes of 0.5 % each. Increase --total_rounds; "
-        "a smaller --clients_per_round makes a round shorter.",
+        text="the model learns little in few rounds here: the default settings reach "
+        "3 % in 30 rounds and 5 % in 50, of 200 classes of 0.5 % each. Increase "
+        "--total_rounds; a smaller --clients_per_round makes a round shorter.",
     ),
 )

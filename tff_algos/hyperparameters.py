@@ -36,7 +36,7 @@ from tff_algos import messages
 MAX_INTEGER = 2**31 - 1
 # The default of a hyperparameter that has none.
 REQUIRED = inspect.Parameter.empty
-# How a flag says that a list is empty, or that an optional number is None.
+# How a flag says that a list is empty, or that an optional value is None.
 NONE = "none"
 
 _P = ParamSpec("_P")
@@ -134,12 +134,13 @@ POSITIVE = Interval(low=0, low_open=True)
 
 @attrs.frozen
 class Form:
-    """How a text begins that is more than one of a few words.
+    """A pattern that every valid text of a flag matches.
 
-    The command line can tell that before TensorFlow is imported, which a `check` may need.
+    It lets the command line refuse a typo before it imports TensorFlow, which a `check`
+    may need.
 
     Attributes:
-      pattern: A regular expression of all valid texts, and perhaps of others.
+      pattern: The regular expression, of the whole text; invalid ones may match too.
       expected: What is expected, for errors.
     """
 
@@ -326,6 +327,8 @@ class Hyperparameter:
             notes.append("|".join((*self.choices, *[NONE] * self._may_be_unset)))
         elif self.kind in (int, float):
             notes.append(f"{self.valid}{f' or {NONE}' * self.is_optional}")
+        elif self._may_be_unset:
+            notes.append(f"or {NONE}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help
 
 

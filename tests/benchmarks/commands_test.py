@@ -52,6 +52,10 @@ def test_the_flags_that_it_shows_are_its_own(program):
     assert shown <= set(declared)
 
 
+def test_what_the_pages_choose_is_found():
+    assert any("flower" in flags for flags in _CHOSEN) and len(_CHOSEN) >= 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", _CHOSEN)
 def test_what_the_pages_choose_to_measure_runs(flags, tmp_path):

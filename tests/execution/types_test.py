@@ -126,6 +126,8 @@ def test_large_arrays_come_out_read_only_and_go_in_again_without_a_copy(dtype):
     second = _round_trip(first)
     assert second.dtype == dtype and np.array_equal(second, given)
     assert np.shares_memory(first, second)
+    assert types.is_view(second)
+    assert not any(map(types.is_view, (second[1:], second[::2], second.T[1:], given)))
     with pytest.raises(ValueError, match="read-only"):
         first[0, 0] = 1.0
 

@@ -9,7 +9,7 @@ import pytest
 import tasks
 import tff_algos
 from tasks.task import DataOptions
-from tests.testing.command_line import run_apart
+from tests.testing.command_line import run_program
 from tff_algos.experiments import catalog
 
 # A sample of pairs. Not Stack Overflow and Tiny ImageNet: 30 rounds of their defaults do not
@@ -79,16 +79,17 @@ def _share_of_majority(task_name):
 @pytest.mark.parametrize(("algo", "task_name"), _SAMPLE)
 def test_a_pair_learns_visibly_with_no_other_flag(algo, task_name, tmp_path):
     run = tmp_path / "run"
-    done = run_apart(
-        tmp_path,
+    # A program of its own, since memory that earlier runs took would count.
+    done = run_program(
         f"--algo={algo}",
         f"--task={task_name}",
         "--data=generated",
         f"--output_dir={run}",
+        timeout=1800,
     )
     assert done.status == 0, done.err
     summary = json.loads((run / "summary.json").read_text())
     accuracy = summary["final_metrics"]["eval/accuracy"]
     assert accuracy > _share_of_majority(task_name) + _MARGIN
     assert summary["peak_memory_mb"]["python"] < 3 * 1024
-    assert summary["wall_seconds"] < 300 or "take about" in done.err
+    assert summary["wall_seconds"] < 300 or "make it shorter" in done.err

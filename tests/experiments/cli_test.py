@@ -53,7 +53,7 @@ def test_list_shows_every_algorithm_and_task(capfd):
         assert re.search(rf"^  {name} ", finished.out, re.MULTILINE)
 
 
-def test_helpshort_names_every_flag_and_who_uses_it():
+def test_help_names_every_flag_and_who_uses_it():
     cli.define_flags()
     text = " ".join(f"--{name}: {cli.FLAGS[name].help}" for name in cli.FLAGS)
     for recipe in catalog.ALGORITHMS.values():
@@ -156,6 +156,18 @@ def test_list_says_which_default_another_one_replaces(capfd):
         lines = " ".join(finished.out.split())
         assert (f"(E; >= 1); {replaced}" in lines) == expected
         assert lines.count("not used") == expected
+
+
+def test_none_unsets_the_attack_of_a_flag_file(tmp_path):
+    run = tmp_path / "run"
+    row = ROOT / "presets/fedmgda/table_7_adult/fedmgda_plus_bias1.flags"
+    assert {"--attack=bias:1", "--malicious_clients=phd"} <= {*row.read_text().split()}
+    short = [*SMALL, f"--output_dir={run}"]
+    done = run_program(f"--flagfile={row}", "--attack=none", *short, cwd=ROOT)
+    assert done.status == 0, done.err
+    assert "attack bias:1" not in done.out
+    settings = json.loads((run / "config.json").read_text())["hyperparameters"]
+    assert settings["attack"] is None and settings["malicious_clients"] is None
 
 
 def test_resuming_names_a_changed_hyperparameter(tmp_path, capfd):
@@ -276,8 +288,8 @@ def test_generated_data_say_so(tmp_path, capfd):
     assert finished.status == 0, finished.err
     assert "generated stand-in is used" in finished.err
     assert (
-        "--total_rounds=0: no training; the initial model is evaluated on the evaluation "
-        "clients (1).\n" in finished.err
+        "--total_rounds=0: no training; the initial model is evaluated on 1 client.\n"
+        in finished.err
     )
     assert "--data=tff" in finished.err
     assert "FedAvg on emnist_generated" in finished.out

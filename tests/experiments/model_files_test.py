@@ -62,7 +62,7 @@ def test_the_final_model_predicts_what_the_run_did(result, x):
     )
 
 
-def test_the_keras_model_predicts_and_trains(result, x):
+def test_the_keras_model_predicts_and_trains_also_when_saved(result, x, tmp_path):
     keras = experiments.load_model(result.spec.output_dir).keras_model()
     np.testing.assert_allclose(keras(x), _expected(result.weights, x), rtol=1e-6)
     assert [tuple(v.shape) for v in keras.trainable_weights] == [(2, 3), (3,)]
@@ -72,6 +72,14 @@ def test_the_keras_model_predicts_and_trains(result, x):
     np.testing.assert_allclose(
         gradients[1], 2 * np.sum(_expected(result.weights, x), axis=0), rtol=1e-5
     )
+    keras.save(tmp_path / "keras")
+    saved = tf_keras.models.load_model(tmp_path / "keras")
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(saved(x, training=True) ** 2)
+    for one, other in zip(
+        tape.gradient(loss, saved.trainable_weights), gradients, strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_the_keras_model_is_built(result):

@@ -106,8 +106,8 @@ def start(
     )
 
 
-def run_program(*arguments: str, **kwargs) -> Finished:
-    """Runs main.py as a program to its end."""
+def run_program(*arguments: str, timeout: float = 300, **kwargs) -> Finished:
+    """Runs main.py as a program to its end, of at most `timeout` seconds."""
     process = start(*arguments, **kwargs)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=timeout)
     return Finished(process.returncode, out, err)

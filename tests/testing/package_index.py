@@ -1,4 +1,4 @@
-"""Whether pip reaches a package index, which some tests install from."""
+"""A package index, from which some tests install."""
 
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def require(python: str | pathlib.Path = sys.executable) -> None:
-    """Skips a test if it does not.
+    """Skips the test unless pip reaches a package index.
 
     Args:
       python: The interpreter whose pip is asked.

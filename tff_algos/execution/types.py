@@ -26,6 +26,7 @@ from tff_algos import messages
 
 # Arrays of at least this size are views of tensors.
 _LEAST_VIEW_BYTES = 1 << 20
+_CPU = "CPU:0"
 _BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
 
 
@@ -164,7 +165,8 @@ def as_tensor(array: np.ndarray) -> tf.Tensor:
     `tf.constant` would copy it.
     """
     if array.dtype == _BFLOAT16:
-        return tf.bitcast(as_tensor(array.view(np.uint16)), tf.bfloat16)
+        with tf.device(_CPU):  # A GPU has the op too.
+            return tf.bitcast(as_tensor(array.view(np.uint16)), tf.bfloat16)
     device = eager_context.context().device_name
     return ops.EagerTensor(array, device, tf.as_dtype(array.dtype).as_datatype_enum)
 
@@ -177,10 +179,12 @@ def as_numpy(tensor: tf.Tensor) -> Any:
     """
     dtype = np.dtype(tensor.dtype.as_numpy_dtype)
     size = tensor.dtype.size * (tensor.shape.num_elements() or 0)
-    if size < _LEAST_VIEW_BYTES or not tensor.device.endswith("CPU:0"):
+    if size < _LEAST_VIEW_BYTES or not tensor.device.endswith(_CPU):
         return tensor.numpy()
     if dtype == _BFLOAT16:  # Python's buffers have no such numbers.
-        return np.asarray(memoryview(tf.bitcast(tensor, tf.uint16))).view(_BFLOAT16)
+        with tf.device(_CPU):
+            bits = tf.bitcast(tensor, tf.uint16)
+        return np.asarray(memoryview(bits)).view(_BFLOAT16)
     return np.asarray(memoryview(tensor)) if dtype.kind in "biufc" else tensor.numpy()
 
 
@@ -190,7 +194,8 @@ def is_view(value: Any) -> bool:
         return False
     base = value.base
     if value.dtype == _BFLOAT16 and isinstance(base, np.ndarray):
-        base = base.base
+        is_whole = value.shape == base.shape and value.strides == base.strides
+        base = base.base if is_whole else None
     return isinstance(base, memoryview) and base.readonly
 
 

@@ -6,7 +6,7 @@
 
 Exit status: 0 after a run; 1 if every round was rejected, so that the model is the
 initial one (the results are written); 2 for an error that the user can mend; 128 + n
-if signal n stopped the run, which goes on when it is started again.
+if signal n stopped the run, which resumes when it is started again.
 """
 
 import atexit
@@ -34,7 +34,7 @@ from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
 
 FLAGS = flags.FLAGS
-# Flags are the calling program's: `--helpshort` shows those of the main module.
+# Flags are the calling program's: `--help` shows those of the main module.
 flags.disclaim_key_flags()
 
 # Longer than any name of a file may be.

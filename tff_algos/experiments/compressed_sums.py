@@ -16,7 +16,6 @@ _CHOICES = (
     "quantize:BITS or rotate_quantize:BITS with BITS in [1, 16], or topk:SHARE with a "
     "share in (0, 1]"
 )
-FORM = Form("(quantize|rotate_quantize|topk):.*", f"one of {_CHOICES}")
 _SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] = {
     "quantize": lambda bits: aggregators.build_quantized_sum(int(bits)),
     "rotate_quantize": lambda bits: aggregators.build_quantized_sum(
@@ -24,6 +23,7 @@ _SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] 
     ),
     "topk": lambda share: aggregators.TopKSumFactory(float(share)),
 }
+FORM = Form(f"({'|'.join(_SUMS)}):.*", f"one of {_CHOICES}")
 
 
 def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | None:

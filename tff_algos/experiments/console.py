@@ -51,7 +51,7 @@ def run(
       modules: Modules of other packages that the names may be from.
 
     Raises:
-      RunError: If the run cannot start or go on.
+      RunError: If the run cannot start or resume.
     """
     choices = plugins.load(modules)
     recipe = catalog.get(algo, choices.algorithms)
@@ -93,9 +93,10 @@ def _no_training_notice(spec: RunSpec) -> str:
     """Says what is done where nothing is trained, which may take minutes."""
     num_epochs = spec.options.personalization_epochs
     personalized = f" and personalized (epochs: {num_epochs})" if num_epochs else ""
+    num_clients = len(spec.eval_client_ids())
     return (
         "--total_rounds=0: no training; the initial model is evaluated"
-        f"{personalized} on {len(spec.eval_client_ids())} clients."
+        f"{personalized} on {num_clients} client{'s' * (num_clients != 1)}."
     )
 
 

@@ -35,6 +35,7 @@ from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions, RunResult, RunSpec
 from tff_algos.experiments.settings import check_momentum
 from tff_algos.hyperparameters import (
+    NONE,
     HyperparameterError,
     UnusableHyperparameterError,
     check_list,
@@ -76,7 +77,7 @@ def run(
         real one if it is cached.
       cache_dir: Folder of real datasets; None for TFF's own.
       output_dir: The results folder; None for a new one below `runs`.
-      resume: Whether to go on with the run in `output_dir`, if there is one.
+      resume: Whether to resume the run in `output_dir`, if there is one.
       runtime: What runs TFF computations: this process, on GPUs where there are any;
         TFF's own C++ worker; or this process with the clients in Ray workers. It
         becomes TFF's default context.
@@ -99,7 +100,7 @@ def run(
       HyperparameterError: If a setting is invalid, or nobody uses it.
       UnknownAlgorithmError: If there is no such algorithm.
       TaskError: If there is no such task, or it cannot be made as asked.
-      RunError: If the run cannot start or go on.
+      RunError: If the run cannot start or resume.
     """
     check_list("modules", modules)
     objects = [each for each in (algo, task) if isinstance(each, Recipe | TaskEntry)]
@@ -231,6 +232,11 @@ def build_spec(
     # Before data are loaded or downloaded, so that errors come at once.
     _check_not_loaded(task, launch)
     options, task_options, resolved = resolve(recipe, task, settings)
+    if settings.get("attack") == NONE:
+        # What a flag file says of the attack goes with it.
+        options = attrs.evolve(
+            options, malicious_clients=None, malicious_every_round=True
+        )
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
     if isinstance(task, Task):
@@ -310,7 +316,7 @@ def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
 
 
 def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:
-    """Returns whether a run would go on from a round, and so needs no initial model."""
+    """Returns whether a run would resume from a round, and so needs no initial model."""
     if output_dir is None:
         return False
     return checkpoints.are_in(pathlib.Path(output_dir) / checkpoints.FOLDER)

@@ -57,7 +57,7 @@ class Launch:
       data: As in `tasks.task.DataOptions`.
       cache_dir: As in `tasks.task.DataOptions`.
       output_dir: The results folder; None for a new one below `runs`.
-      resume: Whether to go on with the run in `output_dir`, if there is one.
+      resume: Whether to resume the run in `output_dir`, if there is one.
       runtime: What runs TFF computations: this process, TFF's own C++ worker, or this
         process with the clients in Ray workers.
       runtime_devices: Devices of the in-process runtime; None for all GPUs, or the CPU.

@@ -23,7 +23,7 @@ _KINDS = (
     "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
     "scale_update:VALUE (times the update, after honest training)"
 )
-FORM = Form("(bias|scale|scale_update):.*", _KINDS)
+FORM = Form(f"({'|'.join(_ARGUMENTS)}):.*", _KINDS)
 
 
 @attrs.frozen

@@ -269,8 +269,9 @@ class TrainedModel:
     def keras_model(self) -> tf_keras.Model:
         """Returns it as an uncompiled Keras model, to predict, train on and save.
 
-        Its `save` writes a SavedModel, which predicts and, unless the model has our
-        recurrent layers, trains; to train those in another process, `save_weights`.
+        Its `save` writes a SavedModel, which predicts. That can also be trained, unless
+        layers define gradients of their own, as our LSTM, GRU and group normalization
+        do.
         """
         functional = _Functional(self._saved, self.weights, self._input_spec)
         return build_keras_model(functional, self.weights, custom_gradients=False)

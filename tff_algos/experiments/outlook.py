@@ -182,8 +182,9 @@ def tell_duration(
     )
     seconds *= spec.gradients_per_batch
     shorter = _ways_to_shorten(spec) if seconds >= _LONG else ""
+    rounds_left = "the remaining rounds" if rounds_done else "all rounds"
     progress.note(
-        f"At the pace of a few steps of the model alone, all rounds take "
+        f"At the pace of a few steps of the model alone, {rounds_left} take "
         f"{_about(seconds)}{shorter}."
     )
 

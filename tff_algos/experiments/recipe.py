@@ -104,7 +104,7 @@ class Recipe:
       unset: What holds where a hyperparameter is not set, for help.
       settings: Hyperparameters and options of the task by task name (`EVERY_TASK` for
         all), where they differ from the defaults and the task's own: those of the paper,
-        or those that teach in minutes.
+        or those with which a model learns in minutes.
       batches: From the settings to a client's batches in a round.
       needs_full_pass: From the settings to whether the algorithm needs one pass over a
         client's examples besides the round's batches, of a builder that can use it.
@@ -115,8 +115,8 @@ class Recipe:
         updates are aggregated.
       gradients: About how many gradients of the loss a local batch takes, or the name of
         the hyperparameter that says so.
-      paces: What few rounds teach, by task name (`EVERY_TASK` for all others), where the
-        default number of rounds does not teach visibly.
+      paces: What a model learns in few rounds, by task name (`EVERY_TASK` for all
+        others), where that is little in the default number of rounds.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Recipe:
     paces: Mapping[str, Pace] = attrs.field(factory=dict)
 
     def pace(self, task_name: str) -> Pace | None:
-        """Returns what few rounds teach on a task; None if the default ones do."""
+        """Returns what a model learns in few rounds; None if the default ones suffice."""
         return self.paces.get(task_name, self.paces.get(EVERY_TASK))
 
     def records(self) -> tuple[type, ...]:

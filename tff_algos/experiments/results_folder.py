@@ -71,7 +71,7 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
 
 
 def remove_final(directory: pathlib.Path) -> None:
-    """Removes what a run wrote at its end, because it goes on."""
+    """Removes what a run wrote at its end, because it resumes."""
     for name in ("summary.json", "per_client.csv"):
         files.remove(directory / name)
     model_files.remove_final(directory)

@@ -12,9 +12,6 @@ _CHOICES = (
     "median, trimmed_mean:SHARE with a share in [0, 0.5), geometric_median, krum:F with F "
     "malicious clients, clip or zeroing"
 )
-FORM = Form(
-    "median|geometric_median|clip|zeroing|(trimmed_mean|krum):.*", f"one of {_CHOICES}"
-)
 
 
 _Weighted = tff.aggregators.WeightedAggregationFactory
@@ -52,6 +49,10 @@ _WITH_VALUE = {
     "trimmed_mean": lambda value: aggregators.TrimmedMeanFactory(float(value)),
     "krum": lambda value: aggregators.KrumFactory(int(value)),
 }
+FORM = Form(
+    f"{'|'.join((*_AROUND_MEAN, *_WITHOUT_VALUE))}|({'|'.join(_WITH_VALUE)}):.*",
+    f"one of {_CHOICES}",
+)
 
 
 def build(

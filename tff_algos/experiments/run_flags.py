@@ -15,7 +15,7 @@ from tff_algos.experiments.declarations import RUN, Declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import NONE, Hyperparameter, HyperparameterError
 
-# Flags are the calling program's: `--helpshort` shows those of the main module.
+# Flags are the calling program's: `--help` shows those of the main module.
 flags.disclaim_key_flags()
 
 ENTRY_POINTS = "tff_algos"

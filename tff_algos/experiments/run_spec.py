@@ -100,7 +100,7 @@ class RunSpec:
       gradients_per_batch: About how many gradients of the loss a local batch takes.
       guarantee: What its rounds say about a client; None without privacy.
       initial_weights: What the first stage starts from; None for the model's own.
-      resume: Whether to go on with the run in `output_dir`, if there is one.
+      resume: Whether to resume the run in `output_dir`, if there is one.
 
     Raises:
       HyperparameterError: If `client_dropout` is set for pooled training, or

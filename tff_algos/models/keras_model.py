@@ -57,10 +57,13 @@ class _KerasModel(tf_keras.Model):
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves it as Keras does, without custom gradients if it was built so."""
         # Only SavedModels have the option; `get_config` refuses the other formats.
-        is_saved_model = pathlib.Path(filepath).suffix not in (".keras", ".h5", ".hdf5")
-        if is_saved_model and not self._custom_gradients:
-            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-            kwargs.setdefault("options", options)
+        has_format = kwargs.get("save_format") in ("keras", "h5")
+        has_suffix = pathlib.Path(filepath).suffix in (".keras", ".h5", ".hdf5")
+        if not (self._custom_gradients or has_format or has_suffix):
+            # Keras' callbacks pass options of their own.
+            options = kwargs.get("options") or tf.saved_model.SaveOptions()
+            options.experimental_custom_gradients = False
+            kwargs["options"] = options
         super().save(filepath, *args, **kwargs)
 
     def call(self, inputs: Any, training: bool = False) -> Any:

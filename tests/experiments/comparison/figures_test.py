@@ -192,7 +192,8 @@ def test_few_clients_are_shown_themselves_by_name():
     assert {"phd", "others", "median", "mean"} <= set(_legend(figure))
     alone = figures.plot_clients({"a": rows["a"]}, None)
     assert _legend(alone) == ["server's model", "phd", "others", "mean"]
-    means = [line.get_xdata() for line in axis.lines if line.get_marker() == "D"]
+    means = [line.get_xdata() for line in axis.lines if line.get_marker() == "h"]
+    assert "h" not in figures.MARKERS
     assert pytest.approx(0.4) in [float(np.squeeze(mean)) for mean in means]
 
 

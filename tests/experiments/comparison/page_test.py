@@ -115,6 +115,8 @@ def test_an_attack_on_all_runs_is_in_the_title(tmp_path):
     assert page.shared_subject(outcomes) == f"mnist under {flags}"
     assert page.title(outcomes) == f"Comparison on mnist under {flags}: 0, 1"
     weaker = _results(tmp_path / "c", **attack | {"attack": "scale:2"})
-    for other in (weaker, _results(tmp_path / "d")):
+    sampled = _results(tmp_path / "e", **attack, malicious_every_round=False)
+    assert page.attack_flags(sampled.settings) == f"{flags} --nomalicious_every_round"
+    for other in (weaker, sampled, _results(tmp_path / "d")):
         mixed = {**outcomes, Row(label="other"): [other]}
         assert page.shared_subject(mixed) == "mnist"

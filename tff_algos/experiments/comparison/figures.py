@@ -112,7 +112,8 @@ _MODELS = types.MappingProxyType(
     }
 )
 _MEAN = types.MappingProxyType(
-    {"marker": "D", "markersize": 4, "markeredgecolor": "black"}
+    # No client's shape.
+    {"marker": "h", "markersize": 5, "markeredgecolor": "black"}
 )
 # The percentiles of fewer clients would lie between clients, so these are shown.
 _LEAST_IN_BOX = 10

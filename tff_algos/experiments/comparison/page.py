@@ -31,7 +31,7 @@ code { overflow-wrap: anywhere; }
 _NO_FLAGS = ("dataset", "seed")
 _ATTACK = ("attack", "malicious_clients")
 # Rows' names and the note on attacks tell these apart.
-_TOLD = (*_NO_FLAGS, "algo", *_ATTACK)
+_TOLD = (*_NO_FLAGS, "algo", *_ATTACK, "malicious_every_round")
 
 
 def render(
@@ -88,7 +88,8 @@ def shared_subject(outcomes: Outcomes) -> str | None:
     attacks = {attack_flags(each.settings) for each in completed}
     if len(datasets) != 1:
         return None
-    (dataset,), attack = datasets, attacks.pop() if len(attacks) == 1 else ""
+    (dataset,) = datasets
+    attack = attacks.pop() if len(attacks) == 1 else ""
     return f"{dataset} under {attack}" if dataset and attack else dataset
 
 
@@ -97,7 +98,10 @@ def attack_flags(settings: Mapping[str, Any]) -> str:
     if not settings.get("attack"):
         return ""
     names = [name for name in _ATTACK if settings.get(name) is not None]
-    return " ".join(f"--{name}={settings[name]}" for name in names)
+    flags = [f"--{name}={settings[name]}" for name in names]
+    if not settings.get("malicious_every_round", True):
+        flags.append("--nomalicious_every_round")
+    return " ".join(flags)
 
 
 def title(outcomes: Outcomes) -> str:
