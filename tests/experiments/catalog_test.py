@@ -92,4 +92,3 @@ def test_a_pair_learns_visibly_with_no_other_flag(algo, task_name, tmp_path):
     accuracy = summary["final_metrics"]["eval/accuracy"]
     assert accuracy > _share_of_majority(task_name) + _MARGIN
     assert summary["peak_memory_mb"]["python"] < 3 * 1024
-    assert summary["wall_seconds"] < 300 or "make it shorter" in done.err
