@@ -372,8 +372,7 @@ ENTRY = TaskEntry(
         rounds=300,
         text="the model learns little in few rounds here: 30 of the default settings "
         "reach 7 % to 8 %, about the share of the most frequent word; published runs take "
-        "1,500 rounds of "
-        "50 clients (--total_rounds, --clients_per_round). --vocab_size=1000 makes a "
-        "round about a third as long.",
+        "1,500 rounds of 50 clients (--total_rounds, --clients_per_round). "
+        "--vocab_size=1000 makes a round about a third as long.",
     ),
 )

@@ -7,8 +7,8 @@ process (`tff_algos.compat`). The import is quick, because TensorFlow and the sy
 
 Every `build_*` returns a `tff.learning.templates.LearningProcess` or, for an
 algorithm with stages, a record of them; `build_personalization_eval` returns a
-computation. Runs, with their data, results and plots, are
-in `tff_algos.experiments`, which this package does not import.
+computation. Runs, with their data, results and plots, are in `tff_algos.experiments`,
+which this package does not import.
 """
 
 from typing import TYPE_CHECKING

@@ -5,9 +5,10 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.aggregators import LatestUpdatesFactory
+from tff_algos.aggregators import LatestUpdatesFactory, latest_updates
 
 FLOAT32 = tff.TensorType(np.float32)
 UPDATE = tff.TensorType(np.float64, [2])
@@ -170,6 +171,15 @@ def test_half_precision_rows_round_what_is_remembered():
     )
     gap = np.abs(found[-1].result - exact[-1].result)
     assert 0 < np.max(gap) < 0.02 * np.max(np.abs(exact[-1].result))
+
+
+@pytest.mark.parametrize("most", [1, 6, 7, 100])
+def test_a_table_is_summed_in_parts(most, monkeypatch):
+    monkeypatch.setattr(latest_updates, "_MOST_CAST", most)
+    rows = np.arange(15.0).reshape(5, 3)
+    found = tf.function(latest_updates._sum)(tf.constant(rows, tf.bfloat16), tf.float32)
+    assert found.dtype == tf.float32
+    np.testing.assert_array_equal(found, rows.sum(axis=0))
 
 
 def test_structures_of_tensors_of_their_own_types():

@@ -17,6 +17,8 @@ from tff_algos.hyperparameters import checked, hparam
 
 # A smaller factor is folded into the rows, before it underflows in float32.
 _LEAST_FACTOR = 1e-15
+# Numbers of a table that are converted at a time.
+_MOST_CAST = 1 << 23
 
 MeanOver = Literal["all", "seen"]
 MemoryDtype = Literal["bfloat16", "float32", "float64"]
@@ -206,13 +208,19 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def _sum(rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the sum of the rows in a dtype, without a copy of all of them in it."""
-    if rows.dtype == dtype:
-        return tf.reduce_sum(rows, axis=0)
-    # tf.foldl would divide them into copies.
+    """Returns the sum of the rows in a dtype, without a copy of a large table in it."""
+    row_size = max(1, rows.shape[1:].num_elements())
+    step = max(1, _MOST_CAST // row_size)
+    if rows.dtype == dtype or step >= rows.shape[0]:
+        return tf.reduce_sum(tf.cast(rows, dtype), axis=0)
+
+    def add(start, total):
+        cast = tf.cast(rows[start : start + step], dtype)
+        return start + step, total + tf.reduce_sum(cast, axis=0)
+
     _, total = tf.while_loop(
-        lambda row, _: row < rows.shape[0],
-        lambda row, total: (row + 1, total + tf.cast(rows[row], dtype)),
+        lambda start, _: start < rows.shape[0],
+        add,
         (0, tf.zeros(rows.shape[1:], dtype)),
         parallel_iterations=1,
     )
