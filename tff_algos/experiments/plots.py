@@ -196,7 +196,7 @@ def plot_personalization_by_client(
     axis.set(xlim=limits, ylim=limits)
     axis.set_xlabel("initial accuracy")
     axis.set_ylabel("the client's accuracy" if len(own) else "personalized accuracy")
-    lines = title, f"{gains} (area: training examples)"
+    lines = title, f"{gains} (area: examples)"
     axis.set_title("\n".join(wrapped(line, 5.2) for line in lines))
     for ticks in (axis.xaxis, axis.yaxis):
         show_per_cent(ticks, most_ticks=7)
