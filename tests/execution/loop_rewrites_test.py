@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing.leaves import leaf_of
+from tff_algos import cpus
 from tff_algos.execution import (
     graph_contents,
     graph_rewrites,
@@ -19,6 +20,12 @@ from tff_algos.execution import (
 ROWS, MATRIX = (tf.TensorSpec(shape, tf.float64) for shape in ([5, 2, 3], [3, 3]))
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=[5, 2, 3]), RNG.normal(size=[3, 3])
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch):
+    """Half of the level-2 cache holds 256 x 256 numbers."""
+    monkeypatch.setattr(cpus, "level_2_cache_bytes", lambda: 512 * 1024)
 
 
 def rewritten(leaf: leaves.Leaf, *rewrites) -> leaves.Leaf:
@@ -270,6 +277,17 @@ def test_a_large_matrix_is_divided_into_blocks_of_columns_before_the_loop(size, 
     assert len(ops_in_loops(divided, "ConcatV2")) == (2 if blocks > 1 else 0)
     x, w = RNG.normal(size=[3, 2, size]), RNG.normal(size=[size, size]) / size
     assert_same(leaf, divided, x, w)
+
+
+@pytest.mark.parametrize(("kilobytes", "blocks"), [(1024, 2), (2048, 1)])
+def test_larger_caches_hold_larger_blocks(monkeypatch, kilobytes, blocks):
+    monkeypatch.setattr(cpus, "level_2_cache_bytes", lambda: kilobytes * 1024)
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, 2, 512], [512, 512])]
+    leaf = leaf_of(products_of_a_recurrence, *specs)
+    divided = rewritten(
+        leaf, loop_rewrites.hoist_transposes, loop_rewrites.divide_products
+    )
+    assert len(ops_in_loops(divided, "MatMul")) == 2 * blocks
 
 
 def test_only_cpus_get_blocks():

@@ -18,12 +18,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from tff_algos import cpus
 from tff_algos.execution import graph_loops
 from tff_algos.execution.graph_contents import GraphDef
 
-# Half of the level-2 cache of an AMD EPYC with AVX2, in float32; on two of its cores, for
-# 4 to 20 rows, blocks of twice the size take up to three times as long.
-_MAX_BLOCK_ELEMENTS, _MIN_BLOCK_COLUMNS = 1 << 16, 64
+_MIN_BLOCK_COLUMNS = 64
 _TRANSPOSED = {"MatMul": ("transpose_a", "transpose_b")}
 
 
@@ -123,9 +122,14 @@ def _num_blocks(shape: tf.TensorShape) -> int:
     if not shape.is_fully_defined():
         return 0
     size, columns = shape.num_elements(), shape[1]
-    if size <= _MAX_BLOCK_ELEMENTS:
+    # Half of the level-2 cache, in float32. With 512 KiB (two cores of an AMD EPYC with
+    # AVX2, 4 to 20 rows), blocks of twice the size take up to three times as long. With 2
+    # MiB (Intel Xeon, Emerald Rapids), blocks of a quarter of it add an eighth to the CPU
+    # time of a round with Keras' LSTM (W3 of `benchmarks/runtimes.py`).
+    largest = cpus.level_2_cache_bytes() // 8
+    if size <= largest:
         return 0
-    counts = range(-(-size // _MAX_BLOCK_ELEMENTS), columns // _MIN_BLOCK_COLUMNS + 1)
+    counts = range(-(-size // largest), columns // _MIN_BLOCK_COLUMNS + 1)
     return next((count for count in counts if columns % count == 0), 0)
 
 
