@@ -38,3 +38,15 @@ def test_the_first_rounds_momentum_is_the_mean_of_full_gradients():
         vector(momentum), problems.mean(gradients, [5, 2]), rtol=1e-12
     )
     assert mime_state.round_num == 1
+
+
+def test_a_gradient_whose_square_overflows_leaves_the_shared_state_alone():
+    work = mime_lite_training.build_mime_lite_client_work(
+        MODEL, tff.learning.optimizers.build_adam(0.1)
+    )
+    huge = problems.Client(CLIENT.x, np.full(5, 1e200))
+    output = run(work, huge.batches(5))
+    assert output.measurements["num_non_finite_clients"] == 0
+    mime_state, _ = output.state
+    for slot in ("accumulator", "preconditioner"):
+        assert not np.any(vector(tf.nest.flatten(mime_state.optimizer[slot])))

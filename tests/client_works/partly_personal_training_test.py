@@ -4,10 +4,11 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests.testing import one_client
+from tests.testing import one_client, problems
 from tests.testing.one_client import CLIENT, MODEL, RATE, START, vector
 from tests.testing.remembering_cohorts import run
 from tests.testing.remembering_processes import NUM_CLIENTS, cohort, process
@@ -15,6 +16,7 @@ from tff_algos import execution
 from tff_algos.client_works import partly_personal_training
 from tff_algos.client_works.partly_personal_training import Phase
 from tff_algos.models import WeightMask
+from tff_algos.models.block_model import Block, BlockModel
 
 BIAS = WeightMask((False, True), ())
 
@@ -70,3 +72,34 @@ def test_a_model_of_variables_trains_alone_to_the_same():
     for k in range(3):
         np.testing.assert_allclose(variables.row(k), functional.row(k), rtol=1e-12)
         assert np.any(functional.row(k))
+
+
+def test_frozen_weights_do_not_make_a_client_send_its_own_statistics():
+    plain = problems.linear_model()
+
+    def apply(trainable, non_trainable, x, mode):
+        del mode
+        mean, scale = non_trainable
+        output = scale * tf.linalg.matvec(x, trainable[0]) + trainable[1]
+        return output, (0.5 * (mean + tf.reduce_mean(x)), scale)
+
+    block = Block(
+        apply=apply,
+        trainable=plain.initial_weights[0],
+        non_trainable=(np.zeros([]), np.ones([])),
+        frozen=(False, True),
+    )
+    model = BlockModel(
+        [block],
+        loss_fn=plain.loss,
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=plain.input_spec,
+    )
+    for own, is_sent in (((True, False), False), ((False, False), True)):
+        work = partly_personal_training.build_partly_personal_client_work(
+            model,
+            tff.learning.optimizers.build_sgdm(0.1),
+            personal=WeightMask((False, True), own),
+        )
+        update = work.next.type_signature.result.result.member.update
+        assert ("statistics" in tff.structure.name_list_with_nones(update)) == is_sent

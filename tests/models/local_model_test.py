@@ -39,6 +39,17 @@ def test_metrics_are_counted_only_where_they_are_kept(kind):
         assert (total, number) == pytest.approx((count * LOSS, count), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_are_without_the_batches_of_the_context(kind):
+    view = local_model.create(KINDS[kind])
+    first = view.loss_gradients(weights_at(), view.initial_metrics(), BATCH)
+    with view.uncounted():
+        view.loss_gradients(weights_at(), first.metrics, BATCH)
+        view.evaluate(weights_at(), first.metrics, BATCH)
+    _, number = view.unfinalized_metrics(first.metrics, tf.constant(True))["loss"]
+    assert number == 5.0
+
+
 def test_an_objective_is_differentiated_and_the_mean_loss_returned():
     view = local_model.create(MODEL)
     found = view.loss_gradients(

@@ -70,7 +70,8 @@ def _step_gradients(learning_rate: Any, adaptive: bool) -> StepGradients:
         own, mixing = mixture.own, mixture.mixing
         mixed = Weights(_mixed(mixing, own.trainable, shared), own.non_trainable)
         result = model.loss_gradients(state.weights, state.metrics, batch)
-        at_mixed = model.loss_gradients(mixed, state.metrics, batch)
+        with model.uncounted():
+            at_mixed = model.loss_gradients(mixed, state.metrics, batch)
         moved = tuple(
             v - tf.cast(learning_rate * mixing, v.dtype) * gradient
             for v, gradient in zip(own.trainable, at_mixed.gradients, strict=True)

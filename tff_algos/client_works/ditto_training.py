@@ -58,13 +58,14 @@ def build_ditto_client_work(
             view, given.round_num, given.server_weights, given.dataset
         )
         server = local_model.flatten(given.server_weights)
-        own = train(
-            view,
-            given.round_num,
-            remembered_weights.read(given.row, server),
-            given.dataset,
-            local_training.proximal_gradients(server.trainable, personal_strength),
-        )
+        with view.uncounted():
+            own = train(
+                view,
+                given.round_num,
+                remembered_weights.read(given.row, server),
+                given.dataset,
+                local_training.proximal_gradients(server.trainable, personal_strength),
+            )
         report = update.report(
             view, given.server_weights, client_weighting, own.weights
         )

@@ -61,7 +61,8 @@ def build_mime_lite_client_work(
     In a round, every client trains with the server's state of `base_optimizer`,
     frozen, and reports its full gradient at the server model along with its delta.
     The server then updates the state once, with the mean full gradient. The state is
-    unchanged if that mean is not finite, as when every client is excluded.
+    unchanged if that mean is not finite, as when every client is excluded, or if the
+    new state is not.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
@@ -121,8 +122,8 @@ def build_mime_lite_client_work(
         def update(state, server_weights, data):
             own = fields.read(data)
             initial = local_model.flatten(server_weights)
-            full = mean_gradient(view, initial, own.full_pass)
-            view.reset_metrics()  # Report the metrics of training only.
+            with view.uncounted():
+                full = mean_gradient(view, initial, own.full_pass)
             optimizer_state = decay_learning_rate(
                 base_optimizer,
                 state.optimizer,
@@ -160,7 +161,8 @@ def build_mime_lite_client_work(
         gradient = tuple(tf.nest.flatten(gradient))
         weights = tuple(map(tf.zeros_like, gradient))
         advanced, _ = base_optimizer.next(state.optimizer, weights, gradient)
-        finite = all_finite(gradient)
+        # Of the new state too: the square of a finite gradient may be infinite.
+        finite = all_finite((gradient, advanced))
         optimizer_state = tf.nest.map_structure(
             lambda new, old: tf.where(finite, new, old), advanced, state.optimizer
         )

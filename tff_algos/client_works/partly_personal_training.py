@@ -5,6 +5,8 @@ which part is whose, and in the order of training. With everything personal, cli
 train alone.
 """
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -105,21 +107,26 @@ def build_partly_personal_client_work(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
     taken = [phase for phase in phases if phase.passes]
+    keeps_statistics = all(
+        itertools.compress(personal.non_trainable, local_model.statistics_of(model))
+    )
 
     def client_update(view: LocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
         weights = remembered_weights.read(given.row, server, personal)
         first = None
         for phase in taken:
-            final = train(
-                view,
-                given.round_num,
-                weights,
-                given.dataset
-                if phase.passes == 1
-                else given.dataset.repeat(phase.passes),
-                _frozen_unless(phase.trains),
-            )
+            counted = contextlib.nullcontext() if first is None else view.uncounted()
+            with counted:
+                final = train(
+                    view,
+                    given.round_num,
+                    weights,
+                    given.dataset
+                    if phase.passes == 1
+                    else given.dataset.repeat(phase.passes),
+                    _frozen_unless(phase.trains),
+                )
             weights = final.weights
             first = final if first is None else first
         delta = tuple(map(tf.subtract, server.trainable, weights.trainable))
@@ -146,7 +153,7 @@ def build_partly_personal_client_work(
             ),
         )
         report = update.report(view, given.server_weights, client_weighting, weights)
-        if all(personal.non_trainable):
+        if keeps_statistics:
             report = report.without_statistics()
         return RememberingReport(report, remembered_weights.row(weights, personal))
 

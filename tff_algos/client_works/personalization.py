@@ -19,7 +19,7 @@ from tff_algos.models.variable_model import FunctionalVariableModel
 
 BASELINE = "baseline_metrics"
 PERSONALIZED = "personalized_metrics"
-_SHUFFLE_BUFFER = 10_000  # Examples; more than any client of the tasks holds.
+_SHUFFLE_BUFFER = 100_000  # Examples; more than any client of the tasks holds.
 
 
 def _evaluate(

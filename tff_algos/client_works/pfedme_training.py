@@ -50,11 +50,12 @@ def _envelope_gradients(
             theta, result = descend(model, state, batch, theta, statistics)
             return step + 1, theta, result.non_trainable
 
-        _, theta, statistics = tf.while_loop(
-            lambda step, *_: step < personal_steps,
-            body,
-            (tf.constant(1), theta, counted.non_trainable),
-        )
+        with model.uncounted():
+            _, theta, statistics = tf.while_loop(
+                lambda step, *_: step < personal_steps,
+                body,
+                (tf.constant(1), theta, counted.non_trainable),
+            )
         envelope = tuple(
             tf.constant(personal_strength, own.dtype) * (center - own)
             for own, center in zip(theta, state.weights.trainable, strict=True)

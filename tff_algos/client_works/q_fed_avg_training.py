@@ -46,8 +46,8 @@ def loss_at(
         return total + tf.cast(evaluated.loss, tf.float64) * weight, count + weight
 
     zero = tf.constant(0.0, tf.float64)
-    total, count = dataset.reduce((zero, zero), add_batch)
-    model.reset_metrics()
+    with model.uncounted():
+        total, count = dataset.reduce((zero, zero), add_batch)
     return tf.math.divide_no_nan(total, count) if reduction == "mean" else total
 
 

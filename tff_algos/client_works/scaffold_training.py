@@ -77,9 +77,9 @@ def build_scaffold_client_work(
     def new_control(view, given, update):
         if control_variate == "full_gradient":
             weights = local_model.flatten(given.server_weights)
-            return full_gradient.mean_gradient(
-                view, weights, given.data.full_pass
-            ).gradient_sum
+            with view.uncounted():
+                full = full_gradient.mean_gradient(view, weights, given.data.full_pass)
+            return full.gradient_sum
         rate = optimizer.get_hparams(update.final.optimizer_state)["learning_rate"]
         distance = tf.cast(update.final.num_steps, tf.float64) * tf.cast(
             rate, tf.float64

@@ -5,7 +5,8 @@ Only this module distinguishes functional models from models with TensorFlow var
 """
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -94,9 +95,12 @@ class LocalModel(abc.ABC):
     def evaluate(self, weights: Weights, metrics: Any, batch: Any) -> Evaluation:
         """Returns the batch's mean loss at `weights`, without dropout."""
 
-    @abc.abstractmethod
-    def reset_metrics(self) -> None:
-        """Resets the metrics that the model itself stores."""
+    def uncounted(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context whose batches do not change metrics that the model stores.
+
+        A loop that carries its metrics drops those of the context by itself.
+        """
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def unfinalized_metrics(self, metrics: Any, keep: tf.Tensor) -> Any:
@@ -183,9 +187,6 @@ class _FunctionalLocalModel(LocalModel):
             ),
         )
         return tuple(tf.nest.flatten(metrics)), num_examples
-
-    def reset_metrics(self):
-        pass  # The metrics are in the state that the loop carries.
 
     def unfinalized_metrics(self, metrics, keep):
         counted = tf.nest.map_structure(
@@ -292,12 +293,17 @@ class VariableLocalModel(LocalModel):
             return tf.shape(output.predictions, out_type=tf.int64)[0]
         return tf.cast(output.num_examples, tf.int64)
 
-    def reset_metrics(self):
-        convertible(self._model.reset_metrics)()
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        stored = self._model.local_variables
+        before = [variable.read_value() for variable in stored]
+        yield
+        for variable, value in zip(stored, before, strict=True):
+            variable.assign(value)
 
     def unfinalized_metrics(self, metrics, keep):
         def reset() -> tuple[()]:
-            self.reset_metrics()
+            convertible(self._model.reset_metrics)()
             return ()
 
         tf.cond(keep, lambda: (), reset)
