@@ -120,4 +120,5 @@ def residual(body: Block, shortcut: Callable[[tf.Tensor], tf.Tensor]) -> Block:
         non_trainable=body.non_trainable,
         has_dropout=body.has_dropout,
         batch_norm=body.batch_norm,
+        frozen=body.frozen,
     )

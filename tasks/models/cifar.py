@@ -33,6 +33,8 @@ def build_cifar_model(model_id: ModelId, num_classes: int, seed: int) -> BlockMo
     Args:
       model_id: "cnn" (two 5 x 5 convolutions of 64 filters, each before a 3 x 3
         max pooling with stride 2, dense 384 and 192 with dropout; 1,756,426
+        weights for 10 classes), or "cnn_lrn" (the same convolutions without padding,
+        2 x 2 max pooling and response normalization, dense 384 and 192; 797,962
         weights for 10 classes).
       num_classes: Number of classes, at least 1.
       seed: Seed of the initial weights: Glorot uniform kernels, zero biases.
@@ -40,8 +42,8 @@ def build_cifar_model(model_id: ModelId, num_classes: int, seed: int) -> BlockMo
     Returns:
       A model with `x` float32 `[None, 32, 32, 3]`, `y` int32 `[None]`, logits
       float32 `[None, num_classes]`, the metrics of `metrics.Classification`, and
-      trainable weights kernel, bias, kernel, bias, ... Dropout, in training
-      only, is a function of the weights and the batch.
+      trainable weights kernel, bias, kernel, bias, ... Dropout, in training of
+      "cnn" only, is a function of the weights and the batch.
 
     Raises:
       image.UnknownModelError: If there is no `model_id`.

@@ -75,6 +75,15 @@ def test_clients_of_weight_zero_and_of_nan_are_excluded(factory):
     assert not np.any(measurements["shares"][[1, 4]])
 
 
+def test_a_float64_whose_square_overflows_excludes_its_client(factory):
+    value = tff.TensorType(np.float64, [2])
+    process = factory.create(value, WEIGHT)
+    clients = [np.full(2, v) for v in (1.0, 1e200, 1.1, 0.9, 1.0)]
+    output = process.next(process.initialize(), clients, [np.float32(1)] * 5)
+    np.testing.assert_allclose(output.result, 1.0, atol=0.1)
+    assert output.measurements["num_non_finite_clients"] == 1
+
+
 def test_without_clients_it_is_nan(factory):
     result, _ = _aggregate(factory, [1.0, np.inf], [0, 1])
     assert np.isnan(result["b"]) and np.all(np.isnan(result["a"]))

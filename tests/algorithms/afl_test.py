@@ -21,6 +21,7 @@ from tests.testing.fair_rounds import (
 from tests.testing.float32_processes import built
 from tests.testing.numbered_clients import numbered
 from tests.testing.problems import f32
+from tests.testing.remembering_processes import linear_model_with_statistics
 
 START = problems.initial_vector()
 GAMMA, NUM_CLIENTS = 0.1, 5
@@ -152,6 +153,20 @@ def test_afl_returns_the_mean_of_the_models_of_all_rounds():
     last = outputs[-1].state.global_model_weights.trainable
     fair_rounds.assert_close(np.append(*last), models[-1])
     assert np.max(np.abs(models[-1] - average)) > 0.1
+
+
+def test_afl_averages_the_statistics_of_its_rounds_as_well():
+    process = tff_algos.build_agnostic_federated_learning(
+        linear_model_with_statistics(),
+        tff.learning.optimizers.build_sgdm(0.1),
+        num_clients=NUM_CLIENTS,
+    )
+    outputs = run_afl(process, [numbered(fair_rounds.cohort())] * 2)
+    last = [o.state.global_model_weights.non_trainable[0] for o in outputs]
+    found = [process.get_model_weights(o.state).non_trainable[0] for o in outputs]
+    assert np.max(np.abs(last[0])) > 0.01
+    fair_rounds.assert_close(found[0], last[0])
+    fair_rounds.assert_close(found[1], np.mean(last, axis=0))
 
 
 def test_afl_leaves_the_mixture_of_invalid_clients_alone():

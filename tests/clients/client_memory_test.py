@@ -205,6 +205,13 @@ def test_the_file_has_room_for_what_is_kept_and_no_more(tmp_path):
     assert file_size(tmp_path) <= STRIDE * 3 * NUM_CLIENTS
 
 
+def test_in_memory_there_is_one_row_per_client():
+    memory = make(None)
+    for number in range(1, 5):
+        memory.update(report_of(dict.fromkeys(range(NUM_CLIENTS), number)))
+        assert memory.save()["rows"].shape == (NUM_CLIENTS, ROW_BYTES)
+
+
 @st.composite
 def histories(draw):
     """Rounds, saves, and ways back to one of the last two saves."""

@@ -10,7 +10,7 @@ WEIGHTS = tff.learning.models.ModelWeights(
 )
 
 
-def finalize(delta):
+def finalize(delta, second_statistic=21.0):
     weights_type = tff.to_type(
         tff.learning.models.ModelWeights(
             (tff.TensorType(np.float32),), (np.float32, np.int32, np.float32)
@@ -24,7 +24,7 @@ def finalize(delta):
     )
     update = {
         "update": (np.float32(delta),),
-        "statistics": (np.float32(11.0), np.float32(21.0)),
+        "statistics": (np.float32(11.0), np.float32(second_statistic)),
     }
     return finalizer.next(finalizer.initialize(), WEIGHTS, update)
 
@@ -40,3 +40,10 @@ def test_with_a_rejected_round_statistics_stay():
     assert output.result.trainable == (1.0,)
     assert tuple(output.result.non_trainable) == (10.0, 3, 20.0)
     assert output.measurements["num_rejected_rounds"] == 1
+
+
+def test_statistics_of_nobody_change_nothing():
+    """As where noise makes a finite update of a round without clients."""
+    output = finalize(0.25, np.nan)
+    assert output.result.trainable == (0.75,)
+    assert tuple(output.result.non_trainable) == (10.0, 3, 20.0)

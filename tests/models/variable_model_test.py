@@ -1,8 +1,11 @@
 """A functional model in variables: its numbers, and metrics that add up."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.testing.one_client import CLIENT, MODEL, START
 from tff_algos.models.variable_model import FunctionalVariableModel
@@ -50,3 +53,25 @@ def test_variables_hold_the_initial_weights():
     np.testing.assert_array_equal(found, START)
     assert model.non_trainable_variables == ()
     assert model.input_spec == MODEL.input_spec
+
+
+def test_metrics_start_at_the_models_initial_state():
+    def initial():
+        return collections.OrderedDict(least=tf.constant(np.inf))
+
+    def update(state, labels, batch_output, sample_weight=None):
+        del labels, sample_weight
+        loss = tf.cast(batch_output.loss, tf.float32)
+        return collections.OrderedDict(least=tf.minimum(state["least"], loss))
+
+    functional = tff.learning.models.FunctionalModel(
+        initial_weights=MODEL.initial_weights,
+        predict_on_batch_fn=MODEL.predict_on_batch,
+        loss_fn=MODEL.loss,
+        metrics_fns=(initial, update, lambda state: state),
+        input_spec=MODEL.input_spec,
+    )
+    model = FunctionalVariableModel(functional)
+    model.forward_pass(batch())
+    found = model.report_local_unfinalized_metrics()["least"]
+    assert float(found) == pytest.approx(np.mean(ERRORS), rel=1e-6)

@@ -22,7 +22,8 @@ BATCH, EPOCHS = 2, 2
 RATE = problems.f32(0.1)
 
 
-def _linear_model_with_statistics():
+def linear_model_with_statistics() -> BlockModel:
+    """Returns the linear model with the mean of the last batch's inputs as statistic."""
     linear = problems.linear_model()
 
     def apply(trainable, non_trainable, x, mode):
@@ -117,7 +118,7 @@ def process(
         "linear32": lambda: problems.linear_model(np.float32),
         "variable": lambda: lambda: FunctionalVariableModel(problems.linear_model()),
         "blocks": block_problems.block_model,
-        "statistics": _linear_model_with_statistics,
+        "statistics": linear_model_with_statistics,
     }
     build, kwargs = _BUILDERS[name]
     return build(models[model or model_of(name)](), SGD(0.1), **kwargs | changes)

@@ -24,6 +24,9 @@ from tff_algos.aggregators.gather import build_gather_computation
 from tff_algos.aggregators.robust_rules import Rule
 from tff_algos.hyperparameters import checked, hparam
 
+# Sums of a few squares must be finite as well.
+_HEADROOM = 1e10
+
 
 class RobustFactory(tff.aggregators.WeightedAggregationFactory):
     """Aggregates the rows of clients' updates by a rule.
@@ -45,7 +48,7 @@ class RobustFactory(tff.aggregators.WeightedAggregationFactory):
         It has no state. Its measurements are
 
           num_non_finite_clients: int32, clients excluded because their update was not
-            finite.
+            finite, or so large that its square is not, in float64.
           num_left_out: int32, clients without any share in the aggregate.
           shares: float32 [S], each client's share in the aggregate, in the order of the
             clients: of coordinates for a median or trimmed mean, else its weight.
@@ -67,8 +70,7 @@ class RobustFactory(tff.aggregators.WeightedAggregationFactory):
             weights = tf.cast(gathered["weight"], tf.float64)
             finite = tf.math.is_finite(weights)
             for each in rows:
-                axes = list(range(1, each.shape.rank))
-                finite &= tf.reduce_all(tf.math.is_finite(each), axes)
+                finite &= _is_finite_row(each)
             kept = finite & (weights > 0)
             present = [tf.boolean_mask(each, kept) for each in rows]
             results, shares = tf.cond(
@@ -109,6 +111,14 @@ class RobustFactory(tff.aggregators.WeightedAggregationFactory):
             return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
         return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _is_finite_row(rows: tf.Tensor) -> tf.Tensor:
+    """Returns for each row whether the rules can compute with it, bool [n]."""
+    axes = list(range(1, rows.shape.rank))
+    if rows.dtype == tf.float64:
+        return tf.math.is_finite(_HEADROOM * tf.reduce_sum(tf.square(rows), axes))
+    return tf.reduce_all(tf.math.is_finite(rows), axes)
 
 
 def _count(flags: tf.Tensor) -> tf.Tensor:

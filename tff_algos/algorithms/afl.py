@@ -103,7 +103,10 @@ def build_agnostic_federated_learning(
     process = compose(
         model_fn,
         client_work,
-        finalizer=finalizers.build_average_iterates_finalizer(last, initial_weights),
+        finalizer=last,
+        wrap_finalizer=lambda inner: finalizers.build_average_iterates_finalizer(
+            inner, initial_weights
+        ),
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
     )

@@ -1,5 +1,7 @@
 """How every algorithm here is put together from its parts."""
 
+from collections.abc import Callable
+
 import tensorflow_federated as tff
 
 from tff_algos import aggregators, client_works, finalizers
@@ -14,6 +16,8 @@ from tff_algos.hyperparameters import checked
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 
+Finalizer = tff.learning.templates.FinalizerProcess
+
 
 @checked
 def compose(
@@ -21,7 +25,8 @@ def compose(
     client_work: tff.learning.templates.ClientWorkProcess,
     server_optimizer: Optimizer | None = None,
     *,
-    finalizer: tff.learning.templates.FinalizerProcess | None = None,
+    finalizer: Finalizer | None = None,
+    wrap_finalizer: Callable[[Finalizer], Finalizer] | None = None,
     model_distributor: Distributor | None = None,
     model_aggregator: WeightedAggregator | None = None,
 ) -> LearningProcess:
@@ -51,6 +56,8 @@ def compose(
       server_optimizer: Takes its step with the aggregate as gradient; not needed with
         `finalizer`; plain SGD with learning rate 1 by default.
       finalizer: Replaces the step of `server_optimizer`.
+      wrap_finalizer: Maps the finalizer of all weights, statistics included, to the one
+        to use.
       model_distributor: Replaces the plain broadcast.
       model_aggregator: Replaces the weighted mean.
 
@@ -76,6 +83,8 @@ def compose(
             result_type.update.statistics,
             local_model.statistics_of(model),
         )
+    if wrap_finalizer is not None:
+        finalizer = wrap_finalizer(finalizer)
     process = tff.learning.templates.compose_learning_process(
         initial_weights,
         model_distributor

@@ -401,8 +401,11 @@ class ClientMemory:
         self._protect([*kept, slots.copy()][-self._keep :])
 
     def _protect(self, saved: list[np.ndarray]) -> None:
-        """Protects the rows of saved states and frees all unused slots."""
-        self._saved = saved
-        self._protected = set(np.concatenate(saved).tolist()) - {_NEVER}
+        """Protects the rows of saved states and frees all unused slots.
+
+        In memory nothing needs protection, because saved states include their rows.
+        """
+        self._saved = saved if self._in_file else []
+        self._protected = {int(k) for each in self._saved for k in each} - {_NEVER}
         needed = self._protected | set(self._slots.tolist())
         self._free = [k for k in range(self._num_slots) if k not in needed]

@@ -204,14 +204,16 @@ class StreamingPass:
 
         Raises:
           ClientError: If the work of a client fails.
-          RuntimeError: If a client's dataset calls the computation that reads it.
+          RuntimeError: If a client's dataset calls a computation of which another call
+            is running, which may be the one that reads the dataset.
         """
         if _in_a_dataset():
             # One of TensorFlow's threads reads all datasets of a function.
             if self._running:
                 raise RuntimeError(
-                    "A Python generator in a client's dataset called the computation "
-                    "that reads this dataset: each would wait for the other."
+                    "A Python generator in a client's dataset called a computation of "
+                    "which another call is running. If that call reads this dataset, "
+                    "each would wait for the other."
                 )
             return self._run(inputs, workers)
         this_call = object()

@@ -352,7 +352,8 @@ class _ProgramCache:
     def latest(self, comp: Any) -> Program | None:
         """Returns the program of a computation; `None` if there is none."""
         with self._lock:
-            for key, known in reversed(self._by_object.items()):
+            # A copy, because computations that are freed leave the cache at any time.
+            for key, known in reversed(list(self._by_object.items())):
                 if key[0] == id(comp) and known.references[0]() is comp:
                     return known.program
         return None

@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.finite import all_finite
+
 
 def build_statistics_finalizer(
     inner: tff.learning.templates.FinalizerProcess,
@@ -17,7 +19,8 @@ def build_statistics_finalizer(
 
     Args:
       inner: Updates the trainable weights and measures `num_rejected_rounds`. If it
-        rejects a round, the statistics stay unchanged as well.
+        rejects a round, the statistics stay unchanged as well. They also do if their
+        mean is not finite, as in a round without a client that counts.
       statistics_type: The type of the statistics, a tuple.
       is_statistic: For each non-trainable weight, whether it is the next statistic.
 
@@ -34,10 +37,10 @@ def build_statistics_finalizer(
     @tf.function
     def replace(weights, statistics, num_rejected_rounds):
         means = iter(statistics)
-        rejected = num_rejected_rounds > 0
+        stays = (num_rejected_rounds > 0) | tf.logical_not(all_finite(statistics))
         old = tf.nest.flatten(weights.non_trainable)
         new = [
-            tf.where(rejected, weight, tf.cast(next(means), weight.dtype))
+            tf.where(stays, weight, tf.cast(next(means), weight.dtype))
             if is_mean
             else weight
             for weight, is_mean in zip(old, is_statistic, strict=True)

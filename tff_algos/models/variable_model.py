@@ -32,7 +32,7 @@ class FunctionalVariableModel(tff.learning.models.VariableModel):
             tf.Variable(value, trainable=False) for value in non_trainable
         )
         self._metrics = tf.nest.map_structure(
-            lambda value: tf.Variable(tf.zeros_like(value), trainable=False),
+            lambda value: tf.Variable(value, trainable=False),
             model.initialize_metrics_state(),
         )
 

@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import cifar, fashion, image, layers, linear, normalized, text
+from tasks.models import (
+    blocks,
+    cifar,
+    fashion,
+    image,
+    layers,
+    linear,
+    normalized,
+    text,
+)
 from tests.testing import task_models
-from tff_algos.models.block_model import EVALUATION
+from tff_algos.models.block_model import EVALUATION, Block, chain
 
 # Blocks, and the shape of the last one's input without the examples' axis.
 MODELS = {
@@ -143,3 +152,15 @@ def test_statistics_move_with_training_alone(name):
     for old, new, same in zip(weights[1], moved, frozen, strict=True):
         assert new.shape == old.shape and np.all(new != old)
         np.testing.assert_array_equal(same, old)
+
+
+def test_frozen_weights_within_a_residual_block_stay_frozen():
+    body = Block(
+        apply=lambda trainable, non_trainable, x, mode: (
+            non_trainable[0] * x,
+            non_trainable,
+        ),
+        non_trainable=(np.ones(1, np.float32),),
+        frozen=(True,),
+    )
+    assert chain(blocks.residual(body, tf.identity)).frozen == (True,)
