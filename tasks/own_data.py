@@ -312,10 +312,12 @@ def _task(
     numbers = {client_id: number for number, client_id in enumerate(client_ids)}
     tests = np.concatenate([held_out[numbers[client_id]] for client_id in evaluates])
     if not len(tests):
+        # One of a client's examples is always left to train on.
+        can_rise = any(len(part) > 1 for part in parts)
         raise TaskError(
             f"{name}: client_test_fraction={how.client_test_fraction:g} holds out no "
-            f"example of {len(parts)} clients with {len(y)} in all: raise it, or have "
-            "fewer clients."
+            f"example of {len(parts)} clients with {len(y)} in all: "
+            f"{'raise it, or ' if can_rise else ''}have fewer clients."
         )
     trained_on = np.concatenate([train[numbers[client_id]] for client_id in trains])
     scaling = own_arrays.Scaling.of(x[trained_on], standardize=how.standardize)

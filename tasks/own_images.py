@@ -96,7 +96,7 @@ def _decoded(path: pathlib.Path) -> np.ndarray:
             content, dtype=tf.uint16 if fine else tf.uint8, expand_animations=False
         )
     except (OSError, tf.errors.OpError) as error:
-        reason = messages.one_line(error)
+        reason = messages.one_line(error).rstrip(".")
         raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
     image = data.numpy()
     return image / np.float32(np.iinfo(np.uint16).max) if fine else image

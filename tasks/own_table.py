@@ -253,6 +253,9 @@ def _chosen(table: Table, roles: Roles) -> list[str]:
                 raise HyperparameterError(flag, column, expected)
             if list(used).count(column) > 1:
                 raise HyperparameterError(flag, column, "each column once")
+    if roles.client_column == roles.label:
+        expected = "another column than the label's"
+        raise HyperparameterError("client_column", roles.client_column, expected)
     if not chosen:
         raise TaskError(f"{table.name} has no column to learn from besides its label.")
     if "" in chosen:

@@ -167,6 +167,8 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
             found = {n: _array(file, n) for n in wanted.values() if n in there}
     except damage.Unfit as error:
         raise TaskError(f"{path}: {error}.") from error
+    if not there:
+        raise TaskError(f"{path} holds no arrays.")
     for argument, name in wanted.items():
         if name is not None:
             _check_default(argument, options, there, f"{path} has no array")
@@ -237,7 +239,7 @@ class Format:
             name=f"{self.name}:{argument}",
             summary=self.summary,
             options=self.options,
-            load=functools.partial(self._load, pathlib.Path(argument)),
+            load=functools.partial(self._load, pathlib.Path(argument).expanduser()),
             settings=_SETTINGS,
         )
 

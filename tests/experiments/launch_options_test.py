@@ -42,6 +42,19 @@ def test_bad_settings_of_ray_are_refused_before_it_starts(settings, message):
         launch_options.set_context(Launch(**settings))
 
 
+def test_a_tilde_stands_for_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    launch = Launch(cache_dir="~/cache", output_dir="~/runs/one")
+    assert launch.cache_dir == f"{tmp_path}/cache"
+    assert launch.output_dir == f"{tmp_path}/runs/one"
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "output_dir"])
+def test_a_path_of_nothing_is_refused(name):
+    with pytest.raises(HyperparameterError, match=f"{name}='' .* a path"):
+        Launch(**{name: ""})
+
+
 def test_amounts_of_resources_are_numbers():
     found = launch_options._worker_resources(["CPU:0.5", "GPU:1"])
     assert found == {"CPU": 0.5, "GPU": 1.0}

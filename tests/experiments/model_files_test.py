@@ -233,16 +233,27 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "model" / "weights.npz").write_bytes(b"PK\x03\x04no")
     with pytest.raises(model_files.ModelFileError, match=r"weights.npz cannot be read"):
         experiments.load_model(tmp_path)
+    (tmp_path / "model" / "weights.npz").write_bytes(b"x")
+    with pytest.raises(
+        model_files.ModelFileError, match=r"npz .*: it is no NumPy arch"
+    ):
+        experiments.load_model(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(
+        model_files.ModelFileError, match=r"config.json cannot be read: No such file"
+    ):
+        experiments.load_model(tmp_path)
 
 
 def test_a_model_starts_only_from_the_weights_of_its_own_kind(result, tmp_path):
     folder = result.spec.output_dir
-    weights = model_files.initial_weights(folder, TASK.model)
+    trained = model_files.load_model(folder)
+    weights = model_files.initial_weights(trained, TASK.model)
     np.testing.assert_array_equal(weights.trainable[0], result.weights.trainable[0])
     with pytest.raises(
         model_files.ModelFileError, match=r"another model: 2 arrays of 9 numbers, not"
     ):
-        model_files.initial_weights(folder, image.build_emnist_model("2nn", True, 0))
+        model_files.initial_weights(trained, image.build_emnist_model("2nn", True, 0))
     with pytest.raises(
         HyperparameterError, match=r"initial_model=.*holds no model.*[^.]\.$"
     ):

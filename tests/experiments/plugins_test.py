@@ -309,6 +309,8 @@ def test_a_module_that_is_not_there_is_named():
         plugins.ModuleError, match="--module=nowhere cannot be imported"
     ):
         plugins.load(["nowhere"])
+    with pytest.raises(plugins.ModuleError, match="write --module=mine, without .py"):
+        plugins.load(["mine.py"])
 
 
 RECIPE = attrs.evolve(catalog.get("fedavg"), name="own_fedavg")

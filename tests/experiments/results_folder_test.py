@@ -29,6 +29,18 @@ SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
 
 
+def test_a_file_is_no_results_folder(tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("")
+    with (
+        pytest.raises(
+            OutputError, match="--output_dir=.*out.txt is a file, expected a"
+        ),
+        results_folder.opened(path),
+    ):
+        pass
+
+
 @pytest.fixture(scope="module")
 def make_spec():
     process = tff_algos.build_fed_avg(TASK.model, SGD(0.5))

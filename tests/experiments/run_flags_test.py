@@ -82,3 +82,34 @@ def test_flags_are_defined_where_asked_alone(values):
     run_flags.define(WHAT, others)
     others(["main.py"])
     assert others.total_rounds is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ray_workers=x"], "--ray_workers='x' is not valid: expected an integer."),
+        (["--list=fedavg"], "--list='fedavg' is not valid: expected True or False."),
+        (["--total_rounds=x"], "--total_rounds='x' is not valid: expected an integer"),
+        (["--dataset=mnist"], "--dataset is unknown, did you mean --task?"),
+        (
+            ["--TOTAL_ROUNDS=3"],
+            "--TOTAL_ROUNDS is unknown, did you mean --total_rounds",
+        ),
+        (["--algo fedavg"], "--algo fedavg is one word: write --algo=fedavg."),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_one_line(values, arguments, message):
+    with pytest.raises((flags.Error, ValueError)) as error:
+        values(["main.py", *arguments])
+    found = run_flags.reason(error.value, WHAT, values, arguments)
+    assert found.startswith(message) and "\n" not in found
+
+
+def test_what_is_wrong_with_a_flag_file_names_it(values, tmp_path):
+    path = tmp_path / "mine.flags"
+    path.write_text("--total_round=3\n")
+    arguments = [f"--flagfile={path}", "--algo=fedavg"]
+    with pytest.raises(flags.UnrecognizedFlagError) as error:
+        values(["main.py", *arguments])
+    found = run_flags.reason(error.value, WHAT, values, arguments)
+    assert found.startswith(f"in {path}: --total_round is unknown, did you mean")

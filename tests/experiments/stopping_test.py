@@ -9,11 +9,13 @@ from concurrent import futures
 
 import pytest
 
+from tff_algos.experiments import stopping
 from tff_algos.experiments.stopping import StopOnSignal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_remembered_and_a_second_raises(number):
+def test_a_signal_is_remembered_and_a_second_raises(number, monkeypatch):
+    monkeypatch.setattr(stopping, "_SAME_STOP_SECONDS", 0.0)
     before = signal.getsignal(number)
     with StopOnSignal() as stop:
         assert stop.received is None
@@ -22,6 +24,15 @@ def test_a_signal_is_remembered_and_a_second_raises(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+
+
+def test_what_timeout_sends_twice_is_one_stop():
+    with StopOnSignal(may_exit=True) as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received is signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            stop._handle(signal.SIGINT, None)
 
 
 def test_a_hang_up_is_never_the_second_signal(capsys):

@@ -97,7 +97,14 @@ def _functional(label_dtype):
     ("arguments", "message"),
     [
         ({"labels": np.zeros(40)}, "every label is 0"),
-        ({"client_test_fraction": 0.01}, "holds out no example of 4 clients"),
+        (
+            {"client_test_fraction": 0.01},
+            "no example of 4 clients with 40 in all: raise it, or have fewer clients",
+        ),
+        (
+            {"client_ids": np.arange(40)},
+            "no example of 40 clients with 40 in all: have fewer clients",
+        ),
         ({"eval_client_fraction": 0.9}, "leaves none of 4 clients to train"),
         (
             {"model": by_shape.build("linear", (3,), 2, 0)},
@@ -110,7 +117,7 @@ def _functional(label_dtype):
 def test_what_does_not_fit_is_named(arguments, message):
     given = {"labels": Y, **arguments}
     with pytest.raises(TaskError, match=message):
-        tasks.from_arrays(X, given.pop("labels"), IDS, **given)
+        tasks.from_arrays(X, given.pop("labels"), **{"client_ids": IDS, **given})
 
 
 def test_arguments_that_exclude_each_other_or_are_out_of_range_are_refused():

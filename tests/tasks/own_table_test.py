@@ -113,6 +113,10 @@ def test_a_table_without_rows_is_refused():
             "label='income' .* expected a column of t: age, job, site, ill",
         ),
         (Roles(label="ill", client_column="who"), "client_column='who' .* column of t"),
+        (
+            Roles(label="ill", client_column="ill"),
+            "client_column='ill' .* another colum",
+        ),
         (Roles(label="ill", features=("wage",)), "features='wage' .* a column of t"),
         (
             Roles(label="ill", features=("age", "ill")),

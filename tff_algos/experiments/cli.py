@@ -79,13 +79,10 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     except SystemExit:
         # absl ends with status 1 after it has shown help, which is no failure.
         sys.exit(0)
-    except UnicodeDecodeError as error:
-        files = " or ".join(run_flags.values_of("flagfile", arguments))
-        _exit_with(f"--flagfile: {files}, or what it includes, is not text ({error}).")
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
         what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
-        reason = run_flags.reason(error, what, FLAGS)
+        reason = run_flags.reason(error, what, FLAGS, arguments)
         _exit_with(f"{reason} --help shows the flags.")
 
 

@@ -285,7 +285,7 @@ def check_own_data(declarations: Declarations, task: str) -> None:
     form, _, argument = task.partition(":")
     if task in declarations.tasks or form not in declarations.formats or not argument:
         return
-    path = pathlib.Path(argument)
+    path = pathlib.Path(argument).expanduser()
     is_folder = declarations.formats[form].name.endswith(":DIR")
     if path.is_dir() if is_folder else path.is_file():
         return

@@ -1,12 +1,13 @@
 """A run as a function: `run(algo="gradma", task="mnist", total_rounds=20)`."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -237,6 +238,8 @@ def build_spec(
         options = attrs.evolve(
             options, malicious_clients=None, malicious_every_round=True
         )
+    resumes = _has_checkpoint(launch.output_dir)
+    _check_options(options, resolved, needs_initial_model=not resumes)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
     if isinstance(task, Task):
@@ -260,7 +263,7 @@ def build_spec(
     )
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     initial_weights = None
-    if not _has_checkpoint(launch.output_dir):
+    if not resumes:
         initial_weights = _initial_weights(options, task, private=guarantee is not None)
     with attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
@@ -306,6 +309,22 @@ def build_spec(
     )
 
 
+def _check_options(
+    options: RunOptions, settings: Settings, *, needs_initial_model: bool
+) -> None:
+    """Checks options against each other, and the folder of the initial model.
+
+    Raises:
+      HyperparameterError: If something does not fit.
+    """
+    malicious_clients.check_used(
+        options.attack, options.malicious_clients, options.malicious_every_round
+    )
+    _personalization_optimizer(options, settings)
+    if options.initial_model is not None and needs_initial_model:
+        _initial_model(options.initial_model)
+
+
 def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
     """Raises `HyperparameterError` if data are chosen that a task already has."""
     for name in ("data", "cache_dir") if isinstance(task, Task) else ():
@@ -328,15 +347,10 @@ def _initial_weights(
     folder = options.initial_model
     if folder is None:
         return None
-    try:
-        weights = model_files.initial_weights(folder, task.model)
-    except model_files.ModelFileError as error:
-        raise HyperparameterError(
-            "initial_model",
-            folder,
-            f"the results folder of a run of the same model; {str(error).rstrip('.')}",
-        ) from error
-    if private and _dataset_of(folder) == task.dataset_name:
+    trained = _initial_model(folder)
+    with _naming_initial_model(folder):
+        weights = model_files.initial_weights(trained, task.model)
+    if private and trained.config["hyperparameters"]["dataset"] == task.dataset_name:
         raise HyperparameterError(
             "initial_model",
             folder,
@@ -346,8 +360,21 @@ def _initial_weights(
     return weights
 
 
-def _dataset_of(run_dir: str) -> str:
-    return model_files.load_model(run_dir).config["hyperparameters"]["dataset"]
+def _initial_model(folder: str) -> model_files.TrainedModel:
+    with _naming_initial_model(folder):
+        return model_files.load_model(folder)
+
+
+@contextlib.contextmanager
+def _naming_initial_model(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except model_files.ModelFileError as error:
+        raise HyperparameterError(
+            "initial_model",
+            folder,
+            f"the results folder of a run of the same model; {str(error).rstrip('.')}",
+        ) from error
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):

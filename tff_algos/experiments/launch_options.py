@@ -38,7 +38,7 @@ def _check_names(launch: Any, field: attrs.Attribute, value: Any) -> None:
 
 
 def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
-    if not isinstance(value, str | os.PathLike | None):
+    if not isinstance(value, str | os.PathLike | None) or value == "":
         raise HyperparameterError(field.name, value, "a path")
     try:
         os.stat(value or ".")
@@ -47,6 +47,11 @@ def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise HyperparameterError(field.name, value, "a shorter path") from error
+
+
+def _expanded(path: Any) -> Any:
+    """Returns a path whose ~ stands for a home folder, which shells leave in flags."""
+    return os.path.expanduser(path) if isinstance(path, str | os.PathLike) else path
 
 
 @attrs.frozen(kw_only=True)
@@ -70,9 +75,11 @@ class Launch:
     data: Literal["auto", "tff", "generated"] = attrs.field(
         default="auto", validator=_check_choice
     )
-    cache_dir: str | None = attrs.field(default=None, validator=_check_path)
+    cache_dir: str | None = attrs.field(
+        default=None, converter=_expanded, validator=_check_path
+    )
     output_dir: str | pathlib.Path | None = attrs.field(
-        default=None, validator=_check_path
+        default=None, converter=_expanded, validator=_check_path
     )
     resume: bool = attrs.field(default=True, validator=_check_choice)
     runtime: Runtime = attrs.field(default="in_process", validator=_check_choice)
@@ -85,13 +92,11 @@ class Launch:
     command: Any = None
 
 
-def set_context(launch: Launch) -> None:
-    """Makes the runtime that was asked for TFF's default.
+def check_runtime(launch: Launch) -> None:
+    """Checks the settings of the runtime, as far as is possible without it.
 
     Raises:
       HyperparameterError: If a setting is invalid, or of another runtime.
-      execution.ClusterError: If Ray cannot run what was asked for.
-      execution.UnknownDeviceError: If a device does not exist.
     """
     for name, runtime in _OF_RUNTIME.items():
         value = getattr(launch, name)
@@ -101,15 +106,25 @@ def set_context(launch: Launch) -> None:
                 ",".join(value) if isinstance(value, list | tuple) else value,
                 f"with --runtime={launch.runtime}: it belongs to --runtime={runtime}",
             )
+    if launch.ray_workers is not None and launch.ray_workers < 1:
+        raise HyperparameterError("ray_workers", launch.ray_workers, "an integer >= 1")
+    _worker_resources(launch.ray_worker_resources)
+
+
+def set_context(launch: Launch) -> None:
+    """Makes the runtime that was asked for TFF's default.
+
+    Raises:
+      HyperparameterError: If a setting is invalid, or of another runtime.
+      execution.ClusterError: If Ray cannot run what was asked for.
+      execution.UnknownDeviceError: If a device does not exist.
+    """
+    check_runtime(launch)
     if launch.runtime == "in_process":
         execution.set_in_process_context(runtime_devices=launch.runtime_devices)
     elif launch.runtime == "native":
         execution.set_native_context()
     else:
-        if launch.ray_workers is not None and launch.ray_workers < 1:
-            raise HyperparameterError(
-                "ray_workers", launch.ray_workers, "an integer >= 1"
-            )
         execution.set_ray_context(
             launch.ray_workers,
             address=launch.ray_address,

@@ -147,6 +147,24 @@ def _brief(names: Sequence[str]) -> str:
     return f"{listed} and {more} more" if more > 0 else listed
 
 
+def check_used(
+    attack: str | None,
+    malicious_clients: str | Sequence[str] | None,
+    every_round: bool,
+) -> None:
+    """Raises `HyperparameterError` if a flag says something of no attack."""
+    if attack is not None:
+        return
+    if malicious_clients is not None:
+        raise HyperparameterError(
+            "malicious_clients", malicious_clients, "--attack with it"
+        )
+    if not every_round:
+        raise HyperparameterError(
+            "malicious_every_round", every_round, "--attack with it"
+        )
+
+
 def build(
     attack: str | None,
     malicious_clients: str | None,
@@ -166,15 +184,8 @@ def build(
     Raises:
       HyperparameterError: If a flag is invalid, or given without an attack.
     """
+    check_used(attack, malicious_clients, every_round)
     if attack is None:
-        if malicious_clients is not None:
-            raise HyperparameterError(
-                "malicious_clients", malicious_clients, "--attack with it"
-            )
-        if not every_round:
-            raise HyperparameterError(
-                "malicious_every_round", every_round, "--attack with it"
-            )
         return None
     kind, value = parse(attack)
     if cohort_size is None:

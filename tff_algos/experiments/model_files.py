@@ -17,9 +17,9 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import attrs
 import numpy as np
@@ -27,6 +27,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
+from tff_algos import messages
 from tff_algos.experiments import files
 from tff_algos.experiments.errors import RunError
 from tff_algos.models import graph_prediction
@@ -296,18 +297,18 @@ class _Functional:
 
 
 def initial_weights(
-    run_dir: str | os.PathLike[str], model: tff.learning.models.FunctionalModel
+    trained: TrainedModel, model: tff.learning.models.FunctionalModel
 ) -> tff.learning.models.ModelWeights:
     """Returns a run's weights as those of a model.
 
     Args:
-      run_dir: The results folder.
+      trained: The run's model.
       model: The model that is to start from them.
 
     Raises:
-      ModelFileError: If the folder has no model, or one of other weights.
+      ModelFileError: If they have other weights.
     """
-    found = tf.nest.flatten(load_model(run_dir).weights)
+    found = tf.nest.flatten(trained.weights)
     expected = tf.nest.flatten(model.initial_weights)
     theirs, own = (
         [(w.dtype.name, *w.shape) for w in map(np.asarray, weights)]
@@ -315,7 +316,7 @@ def initial_weights(
     )
     if theirs != own:
         raise ModelFileError(
-            f"{run_dir} holds another model: {_described(found)}, not "
+            f"{trained.folder} holds another model: {_described(found)}, not "
             f"{_described(expected)}."
         )
     packed = tf.nest.pack_sequence_as(model.initial_weights, found)
@@ -326,6 +327,27 @@ def _described(weights: Iterable[Any]) -> str:
     arrays = list(map(np.asarray, weights))
     count = sum(array.size for array in arrays)
     return f"{len(arrays)} arrays of {count:,} numbers"
+
+
+def _json(path: pathlib.Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    if not is_zipfile(path):
+        raise ValueError("it is no NumPy archive")
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def _read(path: pathlib.Path, read: Callable[[pathlib.Path], Any]) -> Any:
+    """Returns what a file holds; raises `ModelFileError` if it cannot be read."""
+    try:
+        return read(path)
+    except (OSError, ValueError, BadZipFile) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        text = reason or messages.one_line(error)
+        raise ModelFileError(f"{path} cannot be read: {text}.") from error
 
 
 def load_model(
@@ -341,7 +363,7 @@ def load_model(
     Raises:
       ModelFileError: If the folder has no such model, or it cannot be read.
     """
-    folder = pathlib.Path(run_dir)
+    folder = pathlib.Path(run_dir).expanduser()
     if not folder.is_dir():
         raise ModelFileError(f"there is no folder {folder}.")
     rounds = _rounds(folder / FOLDER)
@@ -359,14 +381,10 @@ def load_model(
             f"{folder} holds no model after round {round_num!r}; rounds with a "
             f"checkpoint: {there}."
         )
-    try:
-        config = json.loads((folder / files.CONFIG_FILE).read_text())
-        of_data = folder / FOLDER / _ENCODING
-        encoding = json.loads(of_data.read_text()) if of_data.exists() else None
-        with np.load(path) as archive:
-            arrays = dict(archive)
-    except (OSError, ValueError, BadZipFile) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}.") from error
+    config = _read(folder / files.CONFIG_FILE, _json)
+    of_data = folder / FOLDER / _ENCODING
+    encoding = _read(of_data, _json) if of_data.exists() else None
+    arrays = _read(path, _arrays)
 
     def of(kind: str) -> list[np.ndarray]:
         count = sum(name.startswith(f"{kind}_") for name in arrays)

@@ -120,6 +120,8 @@ def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
         except Exception as error:
             # Whatever their code raises, the user must learn whose it is.
             reason = f"{type(error).__name__}: {error}"
+            if name.endswith(".py"):
+                reason = f"write --module={name.removesuffix('.py')}, without .py."
             raise ModuleError(
                 f"--module={name} cannot be imported: {reason}"
             ) from error

@@ -59,6 +59,8 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
         reverse, or a broken symbolic link.
       OSError: If the folder cannot be read or written.
     """
+    if directory.exists() and not directory.is_dir():
+        raise OutputError(f"--output_dir={directory} is a file, expected a folder.")
     directory.mkdir(parents=True, exist_ok=True)
     _check_entries(directory)
     with locked(directory):

@@ -34,6 +34,8 @@ LAUNCH_FLAGS = (
 )
 
 
+# What people type who know other programs.
+_ALSO_CALLED = {"dataset": "task"}
 # absl defines them only when the program starts.
 _HELP_FLAGS = ("help", "helpfull", "helpshort", "helpxml")
 
@@ -232,26 +234,61 @@ def define(what: Declarations, into: flags.FlagValues) -> None:
 
 
 def reason(
-    error: flags.Error | ValueError, what: Declarations, values: flags.FlagValues
+    error: flags.Error | ValueError,
+    what: Declarations,
+    values: flags.FlagValues,
+    arguments: Sequence[str],
 ) -> str:
-    """Says on one line what is wrong with a command line.
+    """Says on one line what is wrong with a command line, and in which flag file.
 
     Args:
       error: What parsing it raised.
       what: What there is to set.
       values: The flags that there are.
+      arguments: The command line.
     """
+    if isinstance(error, UnicodeDecodeError):
+        files = " or ".join(values_of("flagfile", arguments))
+        return f"--flagfile: {files}, or what it includes, is not text ({error})."
     if isinstance(error, flags.UnrecognizedFlagError):
+        return origin(error.flagname, arguments) + _unknown(
+            error.flagname, what, values
+        )
+    text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
+    found = re.match(r"flag --(\w+)", text)
+    where = origin(found[1], arguments) if found else ""
+    said = _expectation(text, what) or _expected_kind(text, values)
+    return f"{where}{said or ' '.join(text.split()).rstrip('.') + '.'}"
+
+
+def origin(word: str, arguments: Sequence[str]) -> str:
+    """Returns the beginning of a message: the flag files, if the word is of these."""
+    files = list(values_of("flagfile", arguments))
+    if not files or any(word in argument for argument in arguments):
+        return ""
+    return f"in {' or '.join(files)}: "
+
+
+def _unknown(name: str, what: Declarations, values: flags.FlagValues) -> str:
+    """Says that there is no such flag, and which may be meant."""
+    word, space, rest = name.partition(" ")
+    if space and word in values:
+        return (
+            f"--{messages.shortened(name)} is one word: write "
+            f"--{word}={messages.shortened(rest.strip())}."
+        )
+    wanted = name.lower()
+    if wanted in _ALSO_CALLED:
+        nearest: Sequence[str] = [_ALSO_CALLED[wanted]]
+    else:
         # What most algorithms have is meant most often.
         names = sorted(values, key=lambda name: -len(what.users.get(name, ())))
-        nearest = declarations.nearest_names(error.flagname, names) or _named_in_help(
-            error.flagname, names, values
+        nearest = declarations.nearest_names(wanted, names) or _named_in_help(
+            wanted, names, values
         )
-        meant = " or ".join(f"--{name}" for name in nearest)
-        question = f", did you mean {meant}?" if meant else "."
-        return f"--{messages.shortened(error.flagname)} is unknown{question}"
-    text = str(error).removeprefix("ERROR:: ").partition("; use sys.")[0]
-    return _expectation(text, what) or f"{' '.join(text.split()).rstrip('.')}."
+    meant = " or ".join(f"--{each}" for each in nearest)
+    question = f", did you mean {meant}?" if meant else "."
+    return f"--{messages.shortened(name)} is unknown{question}"
 
 
 def _named_in_help(
@@ -274,6 +311,20 @@ def _expectation(text: str, what: Declarations) -> str | None:
         except HyperparameterError as error:
             return f"--{error}"
     return None
+
+
+def _expected_kind(text: str, values: flags.FlagValues) -> str | None:
+    """Returns what is expected of a flag of the program, by its parser."""
+    found = re.match(r"flag --(\w+)=(?!\d+: )(.*?): ", text, re.DOTALL)
+    parser = values[found[1]].parser if found and found[1] in values else None
+    if isinstance(parser, flags.BooleanParser):
+        expected = "True or False"
+    elif isinstance(parser, flags.IntegerParser):
+        low = parser.lower_bound
+        expected = "an integer" if low is None else f"an integer >= {low}"
+    else:
+        return None
+    return f"--{HyperparameterError(found[1], found[2], expected)}"
 
 
 def settings_of(values: flags.FlagValues, what: Declarations) -> Mapping[str, Any]:

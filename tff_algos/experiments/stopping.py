@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
@@ -12,6 +13,8 @@ from typing import Self
 # Of a terminal, or a comparison, that is gone.
 _HANG_UP = signal.SIGHUP
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, _HANG_UP)
+# `timeout` sends SIGTERM to the process, and then to its group.
+_SAME_STOP_SECONDS = 1.0
 
 
 class StopOnSignal:
@@ -20,7 +23,8 @@ class StopOnSignal:
     As a context manager it handles SIGINT, SIGTERM and, unless it is ignored as under
     `nohup`, SIGHUP. It does so in the main thread only, because Python does not allow
     signal handlers in others. SIGHUP never counts as the second signal, since the kernel
-    may send it several times, once for each thread of a parent that is killed.
+    may send it several times, once for each thread of a parent that is killed; SIGTERM
+    does not within a second.
 
     Python runs handlers between two steps of its own, hence not before a computation of
     many seconds in TensorFlow has ended. So a thread reads the numbers of signals from a
@@ -46,6 +50,7 @@ class StopOnSignal:
         self._previous: dict[signal.Signals, object] = {}
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._previous_fd = -1
+        self._stopped_at = 0.0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
@@ -85,16 +90,23 @@ class StopOnSignal:
         del frame
         if self.received is None:
             self.received = signal.Signals(number)
-        elif number != _HANG_UP:
+            self._stopped_at = self._stopped_at or time.monotonic()
+        elif not self._is_same_stop(number):
             raise KeyboardInterrupt
+
+    def _is_same_stop(self, number: int) -> bool:
+        """Returns whether a signal belongs to the stop that was asked for before."""
+        soon = time.monotonic() - self._stopped_at < _SAME_STOP_SECONDS
+        return number == _HANG_UP or (number == signal.SIGTERM and soon)
 
     def _watch(self, reader: socket.socket) -> None:
         count = 0
         while received := reader.recv(1):
             number = received[0]
-            if number not in _NUMBERS or (count and number == _HANG_UP):
+            if number not in _NUMBERS or (count and self._is_same_stop(number)):
                 continue
             count += 1
+            self._stopped_at = self._stopped_at or time.monotonic()
             if count == 1 and self._notice is not None:
                 _print(self._notice())
             elif count > 1 and self._may_exit:

@@ -86,7 +86,7 @@ def test_an_edited_metrics_file_is_an_error_that_names_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "summary.json"])
-@pytest.mark.parametrize("content", [None, b'{"rounds": 5, \xdc'])
+@pytest.mark.parametrize("content", [None, b'{"rounds": 5, \xdc', b"[]"])
 def test_a_missing_or_torn_file_is_an_error_that_names_it(tmp_path, name, content):
     write_run(tmp_path)
     (tmp_path / name).unlink()

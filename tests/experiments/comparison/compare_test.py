@@ -9,9 +9,14 @@ from tests.testing import programs
 from tests.testing.made_up_runs import SUMMARY, write_run
 from tff_algos.experiments import compare as compare_runs
 from tff_algos.experiments import results_folder
+from tff_algos.experiments.comparison import compare
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.errors import FolderInUseError, RunError
 from tff_algos.hyperparameters import HyperparameterError
+
+
+def test_names_with_commas_are_quoted_in_lists():
+    assert compare._text(["a,x", "b"]) == '"a,x",b'
 
 
 @pytest.fixture

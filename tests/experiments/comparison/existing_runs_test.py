@@ -71,9 +71,10 @@ def test_seeds_of_a_comparison_are_called_as_there(tmp_path):
 
 def test_runs_that_are_not_complete_or_readable_are_errors(tmp_path):
     write_run(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ComparisonError, match=r"config.json cannot be read"):
-        make_rows([str(tmp_path)], [], [], WHAT)
+    for text in ("[]", "{}", '{"hyperparameters": {"algo": 3}}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ComparisonError, match=r"config.json cannot be read"):
+            make_rows([str(tmp_path)], [], [], WHAT)
     (tmp_path / "summary.json").unlink()
     expected = re.escape(f"{tmp_path} has no summary.json: its run is not complete.")
     with pytest.raises(ComparisonError, match=expected):

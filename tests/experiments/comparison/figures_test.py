@@ -8,6 +8,7 @@ import pytest
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments.comparison import figures
 from tff_algos.experiments.comparison.columns import read_results
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import Row
 
 
@@ -96,7 +97,11 @@ def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path)
         "server's model": {"a": [0.5, 0.5], "c": [1.0, 1.0]},
         "personalized": {"a": [0.75, 0.75], "c": [0.25, 0.25]},
     }
-    (tmp_path / "a" / "per_client.csv").unlink()
+    path = tmp_path / "a" / "per_client.csv"
+    path.write_text("client,accuracy\na,0.5\n")
+    with pytest.raises(ComparisonError, match="per_client.csv cannot be read: 'epoch'"):
+        figures.client_accuracies(results)
+    path.unlink()
     assert figures.client_accuracies(results[:1]) == {}
 
 

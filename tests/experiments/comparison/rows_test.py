@@ -86,7 +86,9 @@ def test_values_with_commas_are_quoted_in_a_grid():
 
 def test_a_grid_may_be_one_of_flag_files(presets):
     names = [f"{presets}/{name}.flags" for name in ("fedavg", "uga")]
-    rows = make_rows(["scaffold"], [], [f"flagfile={','.join(names)}"], WHAT)
+    (presets / "base.flags").write_text("")
+    grid = [f"flagfile={','.join(names)}"]
+    rows = make_rows([f"{presets}/base.flags"], [], grid, WHAT)
     algorithms = [each for row in rows for each in row.arguments if "algo" in each]
     assert algorithms == ["--algo=fedavg", "--algo=uga"]
 
@@ -173,6 +175,33 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
         ),
         (["fedavg"], [TASK], ["total_round=1"], r"did you mean --total_rounds\?$"),
         (["fedavg"], [TASK], ["sed=1"], r"there is no --sed; did you mean --seed\?$"),
+        (["fedavg"], [TASK], ["seed=1", "seed=2"], "^--grid=seed=... is there twice; "),
+        (
+            ["fedavg"],
+            [TASK, "--algo=uga"],
+            [],
+            "^--algo=uga cannot be used with compare for fedavg: each algorithm that is",
+        ),
+        (["fedavg"], [TASK], ["algo=uga,fedprox"], "^--algo=uga cannot be used with"),
+        (
+            ["{}/other/uga.flags"],
+            ["--algo=fedavg"],
+            [],
+            "^--algo=fedavg cannot be used with compare for uga: ",
+        ),
+        (
+            ["{}/other/typo.flags"],
+            [],
+            [],
+            "^in .*/other/typo.flags: --total_round is unknown, did you mean --total_ro",
+        ),
+        (
+            ["{}/other/word.flags"],
+            [],
+            [],
+            "^in .*/word.flags: --total_rounds='x' is not valid: expected an integer",
+        ),
+        (["{}/other/bytes.flags"], [], [], "^--flagfile: .*/bytes.flags, .* not text"),
         (["fedavg"], [TASK], ["xyz=1"], r"^--grid=xyz=1: there is no --xyz\.$"),
         (["fedavg"], [TASK, "--flagfile={}/none"], [], "Unable to open flagfile.*none"),
         (["fedavg"], ["--task=csv:/none.csv"], [], "there is no such file"),
@@ -183,6 +212,9 @@ def test_rows_that_cannot_be_made_are_errors(
 ):
     (presets / "other").mkdir()
     (presets / "other" / "uga.flags").write_text("--algo=uga\n--task=emnist\n")
+    (presets / "other" / "typo.flags").write_text("--algo=uga\n--total_round=2\n")
+    (presets / "other" / "word.flags").write_text("--algo=uga\n--total_rounds=x\n")
+    (presets / "other" / "bytes.flags").write_bytes(b"--algo=\xff\n")
     seed = "--algo=uga\n--task=emnist\n--seed=2\n"
     (presets / "other" / "seed.flags").write_text(seed)
     contenders, common = (

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import tasks
-from tff_algos.experiments import catalog, launch, run_flags
+from tff_algos.experiments import catalog, launch, launch_options, run_flags
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import Row, parse_flags
 from tff_algos.experiments.console import USER_ERRORS
@@ -60,9 +60,19 @@ def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
 
 def _check(row: Row, what: Declarations, choices: Choices) -> None:
     values = parse_flags(row.arguments, what)
+    options = Launch(
+        data=values.data,
+        cache_dir=values.cache_dir,
+        runtime=values.runtime,
+        runtime_devices=values.runtime_devices,
+        ray_address=values.ray_address,
+        ray_workers=values.ray_workers,
+        ray_worker_resources=values.ray_worker_resources,
+    )
+    launch_options.check_runtime(options)
     launch.build_spec(
         catalog.get(values.algo, choices.algorithms),
         tasks.get(values.task, choices.tasks),
         run_flags.settings_of(values, what),
-        Launch(data=values.data, cache_dir=values.cache_dir),
+        options,
     )

@@ -90,9 +90,14 @@ def read_results(folder: pathlib.Path) -> Results:
         rows = read_rows(path)
         path = folder / "summary.json"
         summary = json.loads(path.read_text())
+        if not isinstance(summary, dict):
+            raise TypeError("it holds no object")
     except RunError as error:
-        raise ComparisonError(str(error)) from error
-    except (OSError, ValueError) as error:
+        # What helps a run that resumes would not help here.
+        reason = str(error).partition(" Repair it")[0]
+        remedy = f"remove {folder} to run it again, or leave it out"
+        raise ComparisonError(f"{reason} Repair it, {remedy}.") from error
+    except (OSError, ValueError, TypeError) as error:
         reason = messages.one_line(error)
         raise ComparisonError(f"{path} cannot be read: {reason}.") from error
     numbers = dict(_numbers(summary.get("personalization", {})))

@@ -67,7 +67,8 @@ def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[s
     try:
         _, *contenders = values(["compare", *arguments])
     except (flags.Error, ValueError) as error:
-        raise ComparisonError(run_flags.reason(error, what, values)) from error
+        reason = run_flags.reason(error, what, values, arguments)
+        raise ComparisonError(reason) from error
     rest = {name for name in values if values[name].present}
     rest -= {*own, "output_dir", "flagfile"}
     return values, contenders, serialized(values, rest)
@@ -97,7 +98,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [columns.parse_column(name) for name in values.columns]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    folder = pathlib.Path(values.output_dir or default_folder(contenders, common))
+    chosen = pathlib.Path(values.output_dir or default_folder(contenders, common))
+    folder = chosen.expanduser()
     try:
         found = compare.run(
             rows, values.module, values.seeds, wanted, values.jobs, folder

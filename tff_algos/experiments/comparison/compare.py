@@ -139,7 +139,7 @@ def compare(
     what = run_flags.declared(tuple(modules)) if here is None else here.what
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
-    folder = pathlib.Path(output_dir or default_folder(names, common))
+    folder = pathlib.Path(output_dir or default_folder(names, common)).expanduser()
     return run(rows, modules, seeds, wanted, jobs, folder, here)
 
 
@@ -183,16 +183,21 @@ def _text(value: Any) -> str:
         return NONE
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return _line(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _line(values: Iterable[str]) -> str:
+    """Returns values separated by commas; those that have some are quoted."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return line.getvalue()
 
 
 def _axis(name: str, values: Sequence[Any]) -> str:
     """Returns an axis of a grid; values with commas are quoted."""
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise ComparisonError(f"grid: {name}={values!r}, expected a list of values.")
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(map(_text, values))
-    return f"{name}={line.getvalue()}"
+    return f"{name}={_line(map(_text, values))}"
 
 
 def run(

@@ -23,9 +23,14 @@ def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
     """
     path = folder / CONFIG_FILE
     try:
-        return dict(json.loads(path.read_text())["hyperparameters"])
+        settings = dict(json.loads(path.read_text())["hyperparameters"])
+        if not isinstance(settings.get("algo", ""), str):
+            raise TypeError(f"algo is {messages.shown(settings['algo'])}")
+        return settings
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = messages.one_line(error)
+        if isinstance(error, KeyError):
+            text = f"it has no {text}"
         raise ComparisonError(f"{path} cannot be read: {text}.") from error
 
 

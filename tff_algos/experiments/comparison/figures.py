@@ -3,8 +3,9 @@
 import csv
 import itertools
 import math
+import pathlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import matplotlib
 import matplotlib.artist
@@ -15,7 +16,9 @@ from matplotlib import cbook
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from tff_algos import messages
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
+from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.runs import Outcomes
 from tff_algos.experiments.figures import (
     MARKERS,
@@ -124,29 +127,39 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
     """Returns clients' accuracies with each of `_MODELS` that they have.
 
     Clients without test examples are not included.
+
+    Raises:
+      ComparisonError: If a file of clients cannot be read.
     """
     found: dict[str, dict[str, list[float]]] = {name: {} for name in _MODELS}
     for each in results:
         path = each and each.folder / "per_client.csv"
         if not path or not path.is_file():
             continue
-        with open(path, newline="", encoding="utf-8") as file:
-            lines = [line for line in csv.DictReader(file)]
-        last = max((int(line["epoch"]) for line in lines), default=0)
-        for line in lines:
-            accuracy = float(line["accuracy"] or math.nan)
-            if math.isnan(accuracy):
-                continue
-            values = {}
-            if line["epoch"] == "0":
-                values["server's model"] = accuracy
-                if line.get("own_accuracy"):
-                    values["own model"] = float(line["own_accuracy"])
-            if last and line["epoch"] == str(last):
-                values["personalized"] = accuracy
-            for kind, value in values.items():
-                found[kind].setdefault(line["client_id"], []).append(value)
+        try:
+            for kind, client, accuracy in _accuracies(path):
+                found[kind].setdefault(client, []).append(accuracy)
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            reason = messages.one_line(error)
+            raise ComparisonError(f"{path} cannot be read: {reason}.") from error
     return {kind: clients for kind, clients in found.items() if clients}
+
+
+def _accuracies(path: pathlib.Path) -> Iterator[tuple[str, str, float]]:
+    """Yields of a file of a run's clients the model, the client and its accuracy."""
+    with open(path, newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    last = max((int(line["epoch"]) for line in lines), default=0)
+    for line in lines:
+        client, accuracy = line["client_id"], float(line["accuracy"] or math.nan)
+        if math.isnan(accuracy):
+            continue
+        if line["epoch"] == "0":
+            yield "server's model", client, accuracy
+            if line.get("own_accuracy"):
+                yield "own model", client, float(line["own_accuracy"])
+        if last and line["epoch"] == str(last):
+            yield "personalized", client, accuracy
 
 
 def plot_clients(

@@ -158,16 +158,18 @@ def parse_flags(arguments: Sequence[str], what: Declarations) -> flags.FlagValue
     """Returns a run's flags, parsed apart from those of the program.
 
     Raises:
-      ComparisonError: If a flag is unknown or cannot be parsed.
+      ComparisonError: If a flag is unknown or cannot be parsed; names the flag file.
     """
     values = flags.FlagValues()
     run_flags.define(what, values)
     try:
         (_, *others) = values(["compare", *arguments])
     except (flags.Error, ValueError) as error:
-        raise ComparisonError(run_flags.reason(error, what, values)) from error
+        reason = run_flags.reason(error, what, values, arguments)
+        raise ComparisonError(reason) from error
     if others:
-        raise ComparisonError(f"{messages.shown(others[0])} is not a flag.")
+        where = run_flags.origin(others[0], arguments)
+        raise ComparisonError(f"{where}{messages.shown(others[0])} is not a flag.")
     return values
 
 
@@ -225,12 +227,14 @@ def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _check_names(grid: Sequence[str], what: Declarations) -> None:
-    """Raises `ComparisonError` if an axis of the grid is not a flag."""
+    """Raises `ComparisonError` if an axis of the grid is not a flag, or twice there."""
     known = parse_flags([], what)
     # What most algorithms have is meant most often.
     names = sorted(known, key=lambda each: -len(what.users.get(each, ())))
-    for axis in grid:
-        name, _, _ = axis.partition("=")
+    axes = [axis.partition("=")[0] for axis in grid]
+    for name, axis in zip(axes, grid, strict=True):
+        if axes.count(name) > 1:
+            raise ComparisonError(f"--grid={name}=... is there twice; expected once.")
         if name in known or name == "flagfile":
             continue
         found = declarations.nearest_names(name, names)
@@ -252,9 +256,15 @@ def _row(
     what: Declarations,
 ) -> tuple[Row, _Settings]:
     """Returns a row and its settings."""
+    own = parse_flags(preset, what)
+    of_preset = set(_present(own))
     values = parse_flags([*preset, *common, *(f"--{each}" for each in point)], what)
     present = _present(values)
-    of_preset = set(_present(parse_flags(preset, what)))
+    if own.algo not in (None, values.algo):
+        raise ComparisonError(
+            f"--algo={messages.shortened(values.algo)} cannot be used with compare for "
+            f"{name}: each algorithm that is named without --algo= makes a row."
+        )
     for refused, why in _REFUSED_FLAGS.items():
         if refused in present:
             where = f"{name}: " if refused in of_preset else ""
