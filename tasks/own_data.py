@@ -313,7 +313,7 @@ def _task(
     tests = np.concatenate([held_out[numbers[client_id]] for client_id in evaluates])
     if not len(tests):
         # One of a client's examples is always left to train on.
-        can_rise = any(len(part) > 1 for part in parts)
+        can_rise = any(len(parts[numbers[each]]) > 1 for each in evaluates)
         raise TaskError(
             f"{name}: client_test_fraction={how.client_test_fraction:g} holds out no "
             f"example of {len(parts)} clients with {len(y)} in all: "

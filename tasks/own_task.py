@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import os
 import pathlib
 import types
 import zipfile
@@ -239,7 +240,9 @@ class Format:
             name=f"{self.name}:{argument}",
             summary=self.summary,
             options=self.options,
-            load=functools.partial(self._load, pathlib.Path(argument).expanduser()),
+            load=functools.partial(
+                self._load, pathlib.Path(os.path.expanduser(argument))
+            ),
             settings=_SETTINGS,
         )
 

@@ -15,15 +15,15 @@ from tests.testing.remembering_processes import NUM_CLIENTS, cohort, process
 from tff_algos import execution
 from tff_algos.client_works import partly_personal_training
 from tff_algos.client_works.partly_personal_training import Phase
-from tff_algos.models import WeightMask
+from tff_algos.models import FunctionalVariableModel, WeightMask
 from tff_algos.models.block_model import Block, BlockModel
 
 BIAS = WeightMask((False, True), ())
 
 
-def _client_result(**changes):
+def _output(model=MODEL, **changes):
     work = partly_personal_training.build_partly_personal_client_work(
-        MODEL, tff.learning.optimizers.build_sgdm(0.1), personal=BIAS, **changes
+        model, tff.learning.optimizers.build_sgdm(0.1), personal=BIAS, **changes
     )
     row = {"seen": np.bool_(True), "weights": (np.float64(START[-1] + 1),)}
     data = collections.OrderedDict(
@@ -31,7 +31,11 @@ def _client_result(**changes):
         client_index=tff_algos.index_dataset(0),
         memory=execution.ElementDataset(row),
     )
-    output = one_client.run(work, data)
+    return one_client.run(work, data)
+
+
+def _client_result(**changes):
+    output = _output(**changes)
     return output.result[0], output.measurements["memory"]["row"]
 
 
@@ -63,6 +67,14 @@ def test_a_phase_moves_nothing_but_its_own_weights():
         weights[:-1] -= RATE * CLIENT.gradient(weights)[:-1]
     expected = START[:-1] - weights[:-1]
     np.testing.assert_allclose(vector(result.update)[:-1], expected, rtol=1e-9)
+
+
+def test_metrics_are_those_of_the_first_phase():
+    phases = [Phase((True, False)), Phase((False, True))]
+    first = _output(phases=phases[:1]).measurements["train"]["loss"]
+    for model in (MODEL, lambda: FunctionalVariableModel(MODEL)):
+        found = _output(model, phases=phases).measurements["train"]["loss"]
+        assert found == pytest.approx(first, rel=1e-6)
 
 
 def test_a_model_of_variables_trains_alone_to_the_same():

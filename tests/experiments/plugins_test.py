@@ -309,8 +309,10 @@ def test_a_module_that_is_not_there_is_named():
         plugins.ModuleError, match="--module=nowhere cannot be imported"
     ):
         plugins.load(["nowhere"])
-    with pytest.raises(plugins.ModuleError, match="write --module=mine, without .py"):
-        plugins.load(["mine.py"])
+    with pytest.raises(
+        plugins.ModuleError, match="write --module=my.own, as in `import`"
+    ):
+        plugins.load(["my/own.py"])
 
 
 RECIPE = attrs.evolve(catalog.get("fedavg"), name="own_fedavg")

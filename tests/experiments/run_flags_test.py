@@ -89,6 +89,8 @@ def test_flags_are_defined_where_asked_alone(values):
     [
         (["--ray_workers=x"], "--ray_workers='x' is not valid: expected an integer."),
         (["--list=fedavg"], "--list='fedavg' is not valid: expected True or False."),
+        (["--list=5"], "--list='5' is not valid: expected True or False."),
+        (["--list fedavg"], "--list fedavg is unknown"),
         (["--total_rounds=x"], "--total_rounds='x' is not valid: expected an integer"),
         (["--dataset=mnist"], "--dataset is unknown, did you mean --task?"),
         (
@@ -108,7 +110,7 @@ def test_what_is_wrong_with_a_command_line_is_one_line(values, arguments, messag
 def test_what_is_wrong_with_a_flag_file_names_it(values, tmp_path):
     path = tmp_path / "mine.flags"
     path.write_text("--total_round=3\n")
-    arguments = [f"--flagfile={path}", "--algo=fedavg"]
+    arguments = [f"--flagfile={path}", "--total_rounds=5"]
     with pytest.raises(flags.UnrecognizedFlagError) as error:
         values(["main.py", *arguments])
     found = run_flags.reason(error.value, WHAT, values, arguments)

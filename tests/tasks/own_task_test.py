@@ -135,6 +135,18 @@ def test_columns_may_be_a_list(categories, folder):
     assert task.examples("client_000", "train")[0].shape[1] == 6
 
 
+def test_a_tilde_stands_for_the_home_folder_before_a_slash_alone(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(folder))
+    assert (
+        _load("csv:~/people.csv", label="ill", features="dose").dataset_name == "people"
+    )
+    (tmp_path / "~mine.csv").write_text((folder / "people.csv").read_text())
+    monkeypatch.chdir(tmp_path)
+    assert _load("csv:~mine.csv", label="ill", features="dose").dataset_name == "~mine"
+
+
 def test_own_data_have_no_stand_in(folder):
     with pytest.raises(TaskError, match="--data=generated: .* your own data"):
         _load(f"csv:{folder}/people.csv", data="generated", label="ill")

@@ -65,8 +65,8 @@ def build_fed_meta(
 
     Args:
       inner: Any learning process that trains the model, of this package or TFF's:
-        FedAvg for FedMeta, UGA for FedMeta with UGA. The meta update is one of the model
-        that it returns, so AFL needs `returned_model="last"`.
+        FedAvg for FedMeta, UGA for FedMeta with UGA. The meta update starts from its
+        `get_model_weights`, so AFL needs `returned_model="last"`.
       model_fn: The model that `inner` trains: a `tff.learning.models.FunctionalModel`, or
         a no-argument function that returns a `tff.learning.models.VariableModel`.
       meta_examples: D_meta: arrays in the structure of the model's batches, whose first

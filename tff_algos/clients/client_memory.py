@@ -152,9 +152,9 @@ class _FileRecords:
 class ClientMemory:
     """Rows of tensors by client; zeros before a client has taken part.
 
-    `save` and `restore` belong with checkpoints. Rows of the last `keep` saved states
-    are never overwritten (new rows are written to other slots), so each of these states
-    can be restored at any time.
+    `save` and `restore` belong with checkpoints. In memory, a saved state includes the
+    rows. In a file, rows of the last `keep` saved states are never overwritten (new rows
+    are written to other slots), so each of these states can be restored at any time.
     """
 
     @checked
@@ -172,7 +172,7 @@ class ClientMemory:
           num_clients: The number of clients; clients are indices in [0, `num_clients`).
           directory: The directory of the file `client_memory.rows`; None to store the
             rows in memory.
-          keep: How many of the last saved states can be restored.
+          keep: How many of the last saved states can be restored, of rows in a file.
 
         Raises:
           HyperparameterError: If `num_clients` or `keep` is invalid.

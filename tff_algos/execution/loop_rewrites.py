@@ -124,8 +124,8 @@ def _num_blocks(shape: tf.TensorShape) -> int:
     size, columns = shape.num_elements(), shape[1]
     # Half of the level-2 cache, in float32. With 512 KiB (two cores of an AMD EPYC with
     # AVX2, 4 to 20 rows), blocks of twice the size take up to three times as long. With 2
-    # MiB (Intel Xeon, Emerald Rapids), blocks of a quarter of it add an eighth to the CPU
-    # time of a round with Keras' LSTM (W3 of `benchmarks/runtimes.py`).
+    # MiB (Intel Xeon, Emerald Rapids), blocks of 256 KiB add an eighth to the CPU time of
+    # a round with Keras' LSTM (W3 of `benchmarks/runtimes.py`).
     largest = cpus.level_2_cache_bytes() // 8
     if size <= largest:
         return 0

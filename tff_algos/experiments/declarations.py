@@ -9,6 +9,7 @@ import difflib
 import functools
 import json
 import math
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -285,7 +286,7 @@ def check_own_data(declarations: Declarations, task: str) -> None:
     form, _, argument = task.partition(":")
     if task in declarations.tasks or form not in declarations.formats or not argument:
         return
-    path = pathlib.Path(argument).expanduser()
+    path = pathlib.Path(os.path.expanduser(argument))
     is_folder = declarations.formats[form].name.endswith(":DIR")
     if path.is_dir() if is_folder else path.is_file():
         return

@@ -238,8 +238,14 @@ def build_spec(
         options = attrs.evolve(
             options, malicious_clients=None, malicious_every_round=True
         )
-    resumes = _has_checkpoint(launch.output_dir)
-    _check_options(options, resolved, needs_initial_model=not resumes)
+    malicious_clients.check_used(
+        options.attack, options.malicious_clients, options.malicious_every_round
+    )
+    personalization_optimizer = _personalization_optimizer(options, resolved)
+    initial_model = None
+    if options.initial_model is not None and not _has_checkpoint(launch.output_dir):
+        with _naming_initial_model(options.initial_model):
+            initial_model = model_files.load_model(options.initial_model)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
     if isinstance(task, Task):
@@ -263,8 +269,10 @@ def build_spec(
     )
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     initial_weights = None
-    if not resumes:
-        initial_weights = _initial_weights(options, task, private=guarantee is not None)
+    if initial_model is not None:
+        private = guarantee is not None
+        with _naming_initial_model(options.initial_model):
+            initial_weights = _initial_weights(initial_model, task, private)
     with attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
     if attack is not None:
@@ -299,7 +307,7 @@ def build_spec(
             "versions": _versions(),
             "rounds_per_checkpoint": options.rounds_per_checkpoint,
         },
-        personalization_optimizer=_personalization_optimizer(options, resolved),
+        personalization_optimizer=personalization_optimizer,
         options=options,
         attack=attack,
         gradients_per_batch=recipe.gradients_per_batch(resolved),
@@ -307,22 +315,6 @@ def build_spec(
         initial_weights=initial_weights,
         resume=launch.resume,
     )
-
-
-def _check_options(
-    options: RunOptions, settings: Settings, *, needs_initial_model: bool
-) -> None:
-    """Checks options against each other, and the folder of the initial model.
-
-    Raises:
-      HyperparameterError: If something does not fit.
-    """
-    malicious_clients.check_used(
-        options.attack, options.malicious_clients, options.malicious_every_round
-    )
-    _personalization_optimizer(options, settings)
-    if options.initial_model is not None and needs_initial_model:
-        _initial_model(options.initial_model)
 
 
 def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
@@ -342,27 +334,17 @@ def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:
 
 
 def _initial_weights(
-    options: RunOptions, task: Task, private: bool
-) -> tff.learning.models.ModelWeights | None:
-    folder = options.initial_model
-    if folder is None:
-        return None
-    trained = _initial_model(folder)
-    with _naming_initial_model(folder):
-        weights = model_files.initial_weights(trained, task.model)
+    trained: model_files.TrainedModel, task: Task, private: bool
+) -> tff.learning.models.ModelWeights:
+    weights = model_files.initial_weights(trained, task.model)
     if private and trained.config["hyperparameters"]["dataset"] == task.dataset_name:
         raise HyperparameterError(
             "initial_model",
-            folder,
+            str(trained.folder),
             "a run on other data with --dp, whose epsilon does not count what an "
             f"earlier run on {task.dataset_name} has revealed",
         )
     return weights
-
-
-def _initial_model(folder: str) -> model_files.TrainedModel:
-    with _naming_initial_model(folder):
-        return model_files.load_model(folder)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Malicious clients of a simulation and their attacks."""
 
+import csv
 from collections.abc import Collection, Sequence
 
 import attrs
@@ -117,7 +118,7 @@ def choose_clients(
     Raises:
       HyperparameterError: If there is no such client, or the share is out of range.
     """
-    listed = text.split(",") if isinstance(text, str) else text or []
+    listed = next(csv.reader([text]), []) if isinstance(text, str) else text or []
     named = list(dict.fromkeys(listed))
     if named and all(name in set(client_ids) for name in named):
         return named
@@ -152,7 +153,7 @@ def check_used(
     malicious_clients: str | Sequence[str] | None,
     every_round: bool,
 ) -> None:
-    """Raises `HyperparameterError` if a flag says something of no attack."""
+    """Raises `HyperparameterError` if a flag of an attack is set without `--attack`."""
     if attack is not None:
         return
     if malicious_clients is not None:

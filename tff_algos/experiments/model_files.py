@@ -334,10 +334,12 @@ def _json(path: pathlib.Path) -> Any:
 
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    if not is_zipfile(path):
-        raise ValueError("it is no NumPy archive")
-    with np.load(path) as archive:
-        return dict(archive)
+    with open(path, "rb") as file:
+        if not is_zipfile(file):
+            raise ValueError("it is no NumPy archive")
+        file.seek(0)
+        with np.load(file) as archive:
+            return dict(archive)
 
 
 def _read(path: pathlib.Path, read: Callable[[pathlib.Path], Any]) -> Any:
@@ -363,7 +365,7 @@ def load_model(
     Raises:
       ModelFileError: If the folder has no such model, or it cannot be read.
     """
-    folder = pathlib.Path(run_dir).expanduser()
+    folder = pathlib.Path(os.path.expanduser(run_dir))
     if not folder.is_dir():
         raise ModelFileError(f"there is no folder {folder}.")
     rounds = _rounds(folder / FOLDER)

@@ -121,7 +121,8 @@ def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
             # Whatever their code raises, the user must learn whose it is.
             reason = f"{type(error).__name__}: {error}"
             if name.endswith(".py"):
-                reason = f"write --module={name.removesuffix('.py')}, without .py."
+                module = name.removesuffix(".py").replace("/", ".")
+                reason = f"write --module={module}, as in `import`."
             raise ModuleError(
                 f"--module={name} cannot be imported: {reason}"
             ) from error

@@ -55,8 +55,8 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
 
     Raises:
       FolderInUseError: If another run writes to the folder.
-      OutputError: If an entry is of the wrong kind: a file in place of a folder, the
-        reverse, or a broken symbolic link.
+      OutputError: If it or an entry is of the wrong kind: a file in place of a folder,
+        the reverse, or a broken symbolic link.
       OSError: If the folder cannot be read or written.
     """
     if directory.exists() and not directory.is_dir():

@@ -264,7 +264,8 @@ def reason(
 def origin(word: str, arguments: Sequence[str]) -> str:
     """Returns the beginning of a message: the flag files, if the word is of these."""
     files = list(values_of("flagfile", arguments))
-    if not files or any(word in argument for argument in arguments):
+    names = [argument.lstrip("-").partition("=")[0] for argument in arguments]
+    if not files or {word, f"no{word}"} & {*names, *arguments}:
         return ""
     return f"in {' or '.join(files)}: "
 
@@ -272,7 +273,7 @@ def origin(word: str, arguments: Sequence[str]) -> str:
 def _unknown(name: str, what: Declarations, values: flags.FlagValues) -> str:
     """Says that there is no such flag, and which may be meant."""
     word, space, rest = name.partition(" ")
-    if space and word in values:
+    if space and word in values and not values[word].boolean:
         return (
             f"--{messages.shortened(name)} is one word: write "
             f"--{word}={messages.shortened(rest.strip())}."
@@ -315,7 +316,8 @@ def _expectation(text: str, what: Declarations) -> str | None:
 
 def _expected_kind(text: str, values: flags.FlagValues) -> str | None:
     """Returns what is expected of a flag of the program, by its parser."""
-    found = re.match(r"flag --(\w+)=(?!\d+: )(.*?): ", text, re.DOTALL)
+    # Of more digits than that, absl says so.
+    found = re.match(r"flag --(\w+)=(?!\d{20})(.*?): ", text, re.DOTALL)
     parser = values[found[1]].parser if found and found[1] in values else None
     if isinstance(parser, flags.BooleanParser):
         expected = "True or False"

@@ -14,7 +14,7 @@ from typing import Self
 _HANG_UP = signal.SIGHUP
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, _HANG_UP)
 # `timeout` sends SIGTERM to the process, and then to its group.
-_SAME_STOP_SECONDS = 1.0
+_SAME_STOP_SECONDS = 0.2
 
 
 class StopOnSignal:
@@ -23,8 +23,8 @@ class StopOnSignal:
     As a context manager it handles SIGINT, SIGTERM and, unless it is ignored as under
     `nohup`, SIGHUP. It does so in the main thread only, because Python does not allow
     signal handlers in others. SIGHUP never counts as the second signal, since the kernel
-    may send it several times, once for each thread of a parent that is killed; SIGTERM
-    does not within a second.
+    may send it several times, once for each thread of a parent that is killed; nor does
+    SIGTERM at once after the first.
 
     Python runs handlers between two steps of its own, hence not before a computation of
     many seconds in TensorFlow has ended. So a thread reads the numbers of signals from a

@@ -77,7 +77,10 @@ def test_help_says_what_the_command_does(capsys):
             ["fedavg", "--task=mnist", "--columns=nothing"],
             "--columns=nothing: expected",
         ),
-        (["fedavg", "--task=mnist", "--seeds=0"], "seeds=0"),
+        (
+            ["fedavg", "--task=mnist", "--seeds=0"],
+            "--seeds='0' is not valid: expected an integer >= 1",
+        ),
         (
             ["fedavg", "--task=mnist", "--job=2"],
             r"--job is unknown, did you mean --jobs\?",

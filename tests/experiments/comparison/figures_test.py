@@ -99,7 +99,9 @@ def test_clients_accuracies_are_of_all_seeds_and_of_clients_with_tests(tmp_path)
     }
     path = tmp_path / "a" / "per_client.csv"
     path.write_text("client,accuracy\na,0.5\n")
-    with pytest.raises(ComparisonError, match="per_client.csv cannot be read: 'epoch'"):
+    with pytest.raises(
+        ComparisonError, match="per_client.csv cannot be read: it has no column 'epoch'"
+    ):
         figures.client_accuracies(results)
     path.unlink()
     assert figures.client_accuracies(results[:1]) == {}

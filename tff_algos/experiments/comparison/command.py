@@ -29,6 +29,7 @@ are excluded. A completed run is not repeated with the same flags, a stopped run
 resumed, and a failed run is reported while the others go on.
 """
 
+import os
 import pathlib
 import shutil
 import signal
@@ -98,8 +99,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [columns.parse_column(name) for name in values.columns]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = pathlib.Path(values.output_dir or default_folder(contenders, common))
-    folder = chosen.expanduser()
+    chosen = values.output_dir or default_folder(contenders, common)
+    folder = pathlib.Path(os.path.expanduser(chosen))
     try:
         found = compare.run(
             rows, values.module, values.seeds, wanted, values.jobs, folder

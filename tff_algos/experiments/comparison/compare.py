@@ -139,7 +139,8 @@ def compare(
     what = run_flags.declared(tuple(modules)) if here is None else here.what
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
-    folder = pathlib.Path(output_dir or default_folder(names, common)).expanduser()
+    chosen = output_dir or default_folder(names, common)
+    folder = pathlib.Path(os.path.expanduser(chosen))
     return run(rows, modules, seeds, wanted, jobs, folder, here)
 
 

@@ -139,8 +139,10 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
         try:
             for kind, client, accuracy in _accuracies(path):
                 found[kind].setdefault(client, []).append(accuracy)
-        except (KeyError, ValueError, TypeError, csv.Error) as error:
+        except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
             reason = messages.one_line(error)
+            if isinstance(error, KeyError):
+                reason = f"it has no column {reason}"
             raise ComparisonError(f"{path} cannot be read: {reason}.") from error
     return {kind: clients for kind, clients in found.items() if clients}
 
