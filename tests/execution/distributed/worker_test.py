@@ -5,6 +5,7 @@ import re
 
 import tensorflow as tf
 
+from tff_algos import cpus
 from tff_algos.execution import op_threads
 from tff_algos.execution.distributed import worker
 
@@ -20,4 +21,5 @@ def test_a_worker_describes_itself():
     info = worker.Worker(1, op_threads.count()).describe()
     assert info.pid == os.getpid() and info.versions == worker.versions()
     assert info.devices[0].startswith("/device:")
-    assert info.processor == worker.processor() != ""
+    assert info.processor == worker.processor()
+    assert info.processor.endswith(f" {cpus.level_2_cache_bytes()} bytes")

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import _pywrap_util_port
 
+from tff_algos import cpus
 from tff_algos.execution import (
     client_batches,
     client_passes,
@@ -59,7 +60,7 @@ class WorkerInfo:
       host: The name of its machine.
       pid: Its process id.
       devices: The devices that it uses.
-      processor: The vector instructions of its processor.
+      processor: Its processor, as far as results depend on it.
       intra_op_threads: The number of threads that it uses within an op.
     """
 
@@ -87,15 +88,17 @@ def versions() -> Versions:
 
 
 def processor() -> str:
-    """Returns the vector instructions of this machine's processor, if known."""
+    """Returns what decides of kernels and blocks: instructions and a cache's size."""
     file = pathlib.Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
+    instructions = platform.machine()
     for line in lines:
         name, _, flags = line.partition(":")
         if name.strip() == "flags":
             vector = [f for f in flags.split() if f.startswith(_VECTOR_FLAGS)]
-            return " ".join(sorted(vector))
-    return platform.machine()
+            instructions = " ".join(sorted(vector))
+            break
+    return f"{instructions}, level-2 cache of {cpus.level_2_cache_bytes()} bytes"
 
 
 @attrs.frozen(eq=False)
