@@ -148,7 +148,9 @@ def whole_numbers_or_words(
     if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
         return labels
     if labels.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(labels) | (labels != np.round(labels)))
+        # Larger numbers are not exact.
+        is_whole = (labels == np.round(labels)) & (np.abs(labels) <= 2.0**53)
+        bad = np.flatnonzero(~is_whole)
         if len(bad):
             raise TaskError(
                 f"{name}: {place(bad[0])} has the label {labels[bad[0]]:g}, expected "

@@ -296,6 +296,11 @@ def _resolve_source(data_options: DataOptions) -> tuple[Source, str | None]:
     source, notice = download.resolve_source(data, FILE_NAME, cache_dir)
     if source == "tff" and _word_counts_path(cache_dir) is None:
         path = download.cached_path(WORD_COUNTS_NAME, cache_dir)
+        if data == "tff":
+            raise TaskError(
+                f"--data=tff cannot write {path}: put {WORD_COUNTS_NAME} there, choose "
+                "another --cache_dir, or use --data=generated, which needs no download."
+            )
         return "generated", (
             f"--data=auto found no {path}, so the generated stand-in is used, not the "
             "real dataset; --data=tff downloads it."

@@ -5,6 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing import equivalence
+from tff_algos.execution import reduction_loops
 
 NUMBERS = tff.SequenceType(np.int64)
 CLIENT_NUMBERS = tff.FederatedType(NUMBERS, tff.CLIENTS)
@@ -142,3 +143,27 @@ def test_an_element_of_a_table_is_read_after_the_step_before_it():
         return loop(dataset)
 
     assert equivalence.assert_same_in_both(doubled, [0] * 5) == 1 + 2 + 4 + 8 + 16
+
+
+def test_every_loop_of_a_function_is_merged_with_its_scan():
+    @tf.function
+    def work(first, second, total):
+        for number in first:
+            total += number
+        for number in second:
+            total *= number
+        return total
+
+    data = tf.data.Dataset.range(1, 4)
+    traced = work.get_concrete_function(data, data, tf.constant(0, tf.int64))
+    graph_def = traced.graph.as_graph_def()
+    assert [n.op for n in graph_def.node].count("ScanDataset") == 2
+    reduction_loops.merge_scans(graph_def)
+    ops = [node.op for node in graph_def.node]
+    assert "ScanDataset" not in ops and ops.count("ReduceDataset") == 2
+
+    @tff.tensorflow.computation(NUMBERS, NUMBERS, np.int64)
+    def computation(first, second, total):
+        return work(first, second, total)
+
+    same(computation, data, data, 5)

@@ -226,6 +226,33 @@ def test_a_signal_saves_and_the_same_run_goes_on(
     assert numbers(tmp_path) == numbers(uninterrupted[0])
 
 
+@pytest.mark.parametrize("fails", ["round", "evaluation"])
+def test_an_error_after_a_signal_is_shown_and_what_is_done_is_saved(
+    stages, tmp_path, monkeypatch, capfd, fails
+):
+    def stop_and_fail(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("the worker\nis gone")
+
+    def fail_in_round_3(call):
+        if call == 3 and fails == "round":
+            stop_and_fail()
+
+    metrics = runner.PeriodicEvaluation.metrics
+
+    def fail_after_round_3(self, round_num, weights):
+        if round_num == 3 and fails == "evaluation":
+            stop_and_fail()
+        return metrics(self, round_num, weights)
+
+    monkeypatch.setattr(runner.PeriodicEvaluation, "metrics", fail_after_round_3)
+    result = runner.run(make_spec(intercept(stages, fail_in_round_3), tmp_path))
+    assert result.stopped_by == signal.SIGINT
+    assert result.rounds_done == (2 if fails == "round" else 3)
+    assert "after the signal: the worker is gone" in capfd.readouterr().err
+    assert len(read_rows(tmp_path / "metrics.csv")) == result.rounds_done
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_round_1_is_told_that_it_ends_and_saves_it(
     stages, tmp_path, monkeypatch, number

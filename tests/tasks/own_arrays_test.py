@@ -83,6 +83,7 @@ def test_labels_become_indices_of_classes(labels, indices, classes):
             [1.0, 2.5, 1.0],
             r"d: example 1 \(counting from 0\) has the label 2.5, expected",
         ),
+        ([1.0, 1e19, 2e19], r"example 1 \(counting from 0\) has the label 1e\+19"),
         ([1.0, np.nan, 1.0], r"example 1 \(counting from 0\) has no label"),
         (["a", "", "b"], r"example 1 \(counting from 0\) has no label"),
         (["a", np.nan, "b"], r"example 1 \(counting from 0\) has no label"),

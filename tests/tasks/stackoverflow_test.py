@@ -214,6 +214,16 @@ class TestRealData:
         task = _load(tmp_path, "tff", vocab_size=4)
         assert task.examples("u3", "train")[1].tolist() == [_sentence(4, 7)]
 
+    def test_word_counts_that_land_elsewhere_are_no_reason_for_the_stand_in(
+        self, tmp_path, monkeypatch
+    ):
+        _write_file(tmp_path)
+        datasets = tff.simulation.datasets.stackoverflow
+        # Keras downloads elsewhere if it cannot write to the folder.
+        monkeypatch.setattr(datasets, "load_word_counts", lambda cache_dir: None)
+        with pytest.raises(TaskError, match="--data=tff cannot write .*word_count"):
+            _load(tmp_path, "tff", vocab_size=4)
+
     def test_a_failed_download_is_one_line(self, tmp_path, monkeypatch):
         def load_word_counts(cache_dir):
             raise OSError("URL fetch\nfailure")

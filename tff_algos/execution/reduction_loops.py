@@ -35,13 +35,15 @@ def merge_scans(graph_def: GraphDef) -> None:
     functions = functions_by_name(graph_def)
     for number, scope in enumerate([graph_def, *functions.values()]):
         nodes = scope.node if isinstance(scope, GraphDef) else scope.node_def
-        scans = {node.name: node for node in nodes if node.op == "ScanDataset"}
-        for node in list(nodes):
-            data = node_name(node.input[0]) if node.input else None
-            if node.op == "ReduceDataset" and data in scans:
-                merged = _merge(node, _Fold.of(scans[data]), functions, number)
+        for name in [node.name for node in nodes if node.op == "ReduceDataset"]:
+            # `_remove` replaces all nodes by copies.
+            by_name = {node.name: node for node in nodes}
+            node, data = by_name[name], node_name(by_name[name].input[0])
+            scan = by_name.get(data)
+            if scan is not None and scan.op == "ScanDataset":
+                merged = _merge(node, _Fold.of(scan), functions, number)
                 graph_def.library.function.add().CopyFrom(merged)
-                _remove(scope, data, node.name)
+                _remove(scope, data, name)
 
 
 def _remove(

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import tensorflow_federated as tff
 
-from tff_algos import execution
+from tff_algos import execution, messages
 from tff_algos.clients import client_memory
 from tff_algos.experiments import (
     checkpoints,
@@ -311,14 +311,13 @@ class _Training:
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 self._last_begun = self.rounds_done + 1
-                try:
+                row = None
+                with self._no_error_after_a_signal():
                     row = self._round(self._last_begun)
-                except Exception:
-                    # Ctrl-C also interrupts the runtime's processes.
-                    if self._stop.received is not None:
-                        return
-                    raise
-                row |= self.evaluations.metrics(self.rounds_done, self.weights)
+                if row is None:
+                    return
+                with self._no_error_after_a_signal():
+                    row |= self.evaluations.metrics(self.rounds_done, self.weights)
                 with results_folder.naming_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     every = spec.options.rounds_per_checkpoint
@@ -328,6 +327,20 @@ class _Training:
                 progress.advance(row["stage"], row)
                 if self.rounds_done == first:
                     outlook.warn_of_long_runs(spec, progress)
+
+    @contextlib.contextmanager
+    def _no_error_after_a_signal(self) -> Iterator[None]:
+        """Shows an error after a signal to stop instead of raising it.
+
+        A signal to the process group also ends the runtime's processes.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._stop.received is None:
+                raise
+            reason = messages.one_line(error)
+            print(f"after the signal: {reason}", file=sys.stderr, flush=True)
 
     def stop_notice(self) -> str:
         """Says what a signal to stop does and what is saved."""

@@ -38,6 +38,7 @@ def test_as_many_workers_start_as_fit():
     assert cluster.fitting(None, {"CPU": 2}, available) == 4
     assert cluster.fitting(None, {"CPU": 2, "GPU": 1}, available) == 3
     assert cluster.fitting(2, {"CPU": 2}, available) == 2
+    assert cluster.fitting(None, {"CPU": 0.14}, {"CPU": 7.0}) == 50
     with pytest.raises(cluster.ClusterError, match="1 worker with big: 1 each need 1"):
         cluster.fitting(None, {"big": 1}, available)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import attrs
 import numpy as np
@@ -20,7 +21,7 @@ from tests.testing.ended_processes import assert_gone
 from tests.testing.plane_processes import points, process
 from tff_algos import execution
 from tff_algos.execution.distributed import fleet as fleet_lib
-from tff_algos.execution.distributed import worker
+from tff_algos.execution.distributed import schedule, worker
 
 
 def _wait_for_two(fleet, old_pids):
@@ -32,6 +33,16 @@ def _wait_for_two(fleet, old_pids):
         if len(pids) == 2 and pids != old_pids:
             return pids
     pytest.fail("A lost worker was not replaced.")
+
+
+def test_nobody_waits_for_ever_for_a_worker():
+    alone = types.SimpleNamespace(infos=[], _alone_since=None, _start_seconds=0.0)
+    fleet_lib.Fleet._check_alone(alone)
+    with pytest.raises(schedule.WorkerLostError, match="no other one started within 0"):
+        fleet_lib.Fleet._check_alone(alone)
+    alone.infos = ["a worker"]
+    fleet_lib.Fleet._check_alone(alone)
+    assert alone._alone_since is None
 
 
 @pytest.mark.parametrize("num_killed", [1, 2])

@@ -79,6 +79,28 @@ def test_a_store_drops_the_least_recently_used_and_names_what_is_missing():
     assert store.missing(kept) == [sent[0].key, sent[1].key]
 
 
+def test_rounds_end_whatever_a_worker_had_to_drop(monkeypatch):
+    """A call may expect what was dropped, and send what the next one expects."""
+    learning = process("two layers", "momentum")
+    pool = [_dataset(k) for k in range(12)]
+    fleet = local_fleet.LocalFleet(1, max_cached_bytes=24_000)
+    submit = fleet.submit
+
+    def submit_not_for_ever(num_units, run):
+        assert fleet.num_calls < 100
+        return submit(num_units, run)
+
+    monkeypatch.setattr(fleet, "submit", submit_not_for_ever)
+    with tff.framework.get_context_stack().install(
+        local_fleet.context(fleet, batch_clients=False)
+    ):
+        state = learning.initialize()
+        rng = np.random.default_rng(0)
+        for _ in range(4):
+            cohort = [pool[k] for k in rng.choice(12, 6, replace=False)]
+            state = learning.next(state, cohort).state
+
+
 @pytest.mark.parametrize(
     ("batch_clients", "max_cached_bytes"), [(True, 1 << 30), (False, 20_000)]
 )

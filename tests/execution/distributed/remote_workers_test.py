@@ -1,5 +1,7 @@
 """Passes whose units run elsewhere give what they give here."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +10,7 @@ import tensorflow_federated as tff
 from tests.testing import local_fleet
 from tests.testing.plane_processes import points, process
 from tff_algos import execution
+from tff_algos.execution.distributed import kept_datasets, remote_workers, worker
 
 
 def _bits(values):
@@ -21,6 +24,17 @@ def _rounds(context, learning, cohorts):
             output = learning.next(state, cohort)
             state = output.state
     return _bits((output.state, output.metrics))
+
+
+def test_a_share_whose_worker_is_lost_before_it_is_sent_again_is_lost():
+    calls = remote_workers._Calls.__new__(remote_workers._Calls)
+    calls._fleet = types.SimpleNamespace(
+        wait=lambda _: [(0, worker.Reply((), 0.1, missing=[7]))],
+        has_room=lambda: False,
+    )
+    calls._directory = kept_datasets.Directory()
+    calls._running = {0: remote_workers._Call(range(1), 0, 0)}
+    assert calls.wait(None) == [(0, None)]
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,10 @@ def fitting(
       ClusterError: If there is too little of something.
     """
     there = {name: available.get(name, 0.0) for name in per_worker}
-    room = {name: int(there[name] / amount) for name, amount in per_worker.items()}
+    # 7 / 0.14 is below 50.
+    room = {
+        name: int(there[name] / amount + 1e-9) for name, amount in per_worker.items()
+    }
     wanted = max(1, min(room.values())) if num_workers is None else num_workers
     for name, amount in per_worker.items():
         if wanted > room[name]:

@@ -81,7 +81,7 @@ class Fleet:
           cluster: Where to start them.
           num_workers: The number of workers.
           resources_per_worker: What each of them takes, by Ray's names.
-          start_seconds: How long to wait.
+          start_seconds: How long to wait, also for another worker if all are lost.
           max_cached_bytes: Each worker's memory for clients' datasets and batches.
           intra_op_threads: How many threads a worker uses within an op; `None` for as
             many as this process.
@@ -96,6 +96,8 @@ class Fleet:
         self._numbers = itertools.count()
         self._call_numbers = itertools.count()
         self._failed_starts = 0
+        self._start_seconds = start_seconds
+        self._alone_since: float | None = None
         self._closed = False
         self._members: list[_Member] = []
         self._resources = dict(resources_per_worker)
@@ -168,6 +170,7 @@ class Fleet:
             raise schedule.WorkerLostError(
                 "all workers were lost, and no other one starts."
             )
+        self._check_alone()
         waiting = {ref: m for m in self._members for ref in m.calls}
         waiting |= {m.start: m for m in self._members if m.start is not None}
         if not waiting:
@@ -187,6 +190,19 @@ class Fleet:
             elif ref in member.calls:
                 ended += self._ended(member, ref)
         return ended
+
+    def _check_alone(self) -> None:
+        """Raises `WorkerLostError` if no worker has been there for too long."""
+        if self.infos:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+            logging.warning("All workers were lost: waiting for another one to start.")
+        elif time.monotonic() - self._alone_since > self._start_seconds:
+            raise schedule.WorkerLostError(
+                "all workers were lost, and no other one started within "
+                f"{self._start_seconds:g} s."
+            )
 
     def cancel(self, calls: Sequence[int]) -> None:
         """Keeps calls from starting; those that run go on, and their replies drop."""

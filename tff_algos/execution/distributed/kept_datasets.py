@@ -145,6 +145,10 @@ class Store:
                     found.append(value.key)
         return found
 
+    def keep(self, sent: Iterable[Any]) -> None:
+        """Keeps the datasets that are to be kept, and opens nothing else."""
+        self.opened([value for value in sent if isinstance(value, Keep)])
+
     def opened(self, sent: Sequence[Any]) -> list[Any]:
         """Returns values with datasets in the place of those kept or to keep.
 

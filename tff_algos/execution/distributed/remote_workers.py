@@ -285,8 +285,12 @@ class _Calls:
                 ended.append((call.first, None))
                 continue
             self._directory.forget(call.worker, [*reply.missing, *reply.evicted])
-            if reply.missing:
+            if reply.missing and self._fleet.has_room():
                 self._submit(call.share, call.first)
+                continue
+            if reply.missing:
+                # The worker was lost meanwhile, and so is its share.
+                ended.append((call.first, None))
                 continue
             self._traffic.worker_seconds += reply.seconds
             self._traffic.reply_bytes += sum(

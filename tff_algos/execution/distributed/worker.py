@@ -109,7 +109,7 @@ class Reply:
       units: The reply to each unit.
       seconds: How long the worker took.
       missing: Datasets that the worker was expected to keep, but has not; if there are
-        some, no unit was run.
+        some, no unit was run, but what was sent is kept.
       evicted: Datasets that the worker does not keep any more.
     """
 
@@ -190,7 +190,10 @@ class Worker:
         sent = [value for unit in units for column in unit.columns for value in column]
         missing = self._datasets.missing(sent)
         if missing:
-            return Reply((), time.perf_counter() - start, missing)
+            # What came is not sent again, or both sides might never agree.
+            self._datasets.keep(sent)
+            seconds = time.perf_counter() - start
+            return Reply((), seconds, missing, self._datasets.evict())
         if pass_key not in self._passes:
             self._passes[pass_key] = shares.PassOfWorker(
                 *_opened(pass_box), self._resources
