@@ -7,7 +7,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 import tasks
 from tasks import origin
-from tasks.task import DataOptions, Task, TaskEntry
+from tasks.task import DataOptions, Pace, Task, TaskEntry
 from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
@@ -242,10 +242,7 @@ def build_spec(
         options.attack, options.malicious_clients, options.malicious_every_round
     )
     personalization_optimizer = _personalization_optimizer(options, resolved)
-    initial_model = None
-    if options.initial_model is not None and not _has_checkpoint(launch.output_dir):
-        with _naming_initial_model(options.initial_model):
-            initial_model = model_files.load_model(options.initial_model)
+    initial_model = _initial_model(options, launch)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
     if isinstance(task, Task):
@@ -271,16 +268,12 @@ def build_spec(
     initial_weights = None
     if initial_model is not None:
         private = guarantee is not None
-        with _naming_initial_model(options.initial_model):
-            initial_weights = _initial_weights(initial_model, task, private)
+        initial_weights = _initial_weights(initial_model, task, private)
     with attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
     if attack is not None:
         attack.check_applied(applied)
-    num_rounds = sum(stage.num_rounds for stage in stages)
-    for name, pace in paces.items():
-        if pace is not None and 0 < num_rounds < pace.rounds:
-            print(f"{name}: {pace.text}", file=sys.stderr, flush=True)
+    _tell_paces(paces, sum(stage.num_rounds for stage in stages))
     if guarantee is not None and attack is not None and attack.every_round:
         raise HyperparameterError(
             "malicious_every_round",
@@ -317,6 +310,13 @@ def build_spec(
     )
 
 
+def _tell_paces(paces: Mapping[str, Pace | None], num_rounds: int) -> None:
+    """Tells what so few rounds of an algorithm or a task do not teach."""
+    for name, pace in paces.items():
+        if pace is not None and 0 < num_rounds < pace.rounds:
+            print(f"{name}: {pace.text}", file=sys.stderr, flush=True)
+
+
 def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
     """Raises `HyperparameterError` if data are chosen that a task already has."""
     for name in ("data", "cache_dir") if isinstance(task, Task) else ():
@@ -333,10 +333,22 @@ def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:
     return checkpoints.are_in(pathlib.Path(output_dir) / checkpoints.FOLDER)
 
 
+def _initial_model(
+    options: RunOptions, launch: Launch
+) -> model_files.TrainedModel | None:
+    """Returns the model to start from; None for the task's own, or a checkpoint."""
+    folder = options.initial_model
+    if folder is None or _has_checkpoint(launch.output_dir):
+        return None
+    with _naming_initial_model(folder):
+        return model_files.load_model(folder)
+
+
 def _initial_weights(
     trained: model_files.TrainedModel, task: Task, private: bool
 ) -> tff.learning.models.ModelWeights:
-    weights = model_files.initial_weights(trained, task.model)
+    with _naming_initial_model(str(trained.folder)):
+        weights = model_files.initial_weights(trained, task.model)
     if private and trained.config["hyperparameters"]["dataset"] == task.dataset_name:
         raise HyperparameterError(
             "initial_model",
