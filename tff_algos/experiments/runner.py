@@ -5,7 +5,6 @@ Independent of the algorithm: it drives any `tff.learning` process, ours or TFF'
 
 import contextlib
 import functools
-import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from tff_algos.experiments import (
     files,
     model_files,
     outlook,
+    peak_memory,
     plots,
     results,
     results_folder,
@@ -139,7 +139,7 @@ class _Training:
     @property
     def peak_memory(self) -> dict[str, int]:
         """The peak memory so far in bytes, of Python and of the runtime."""
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        own = peak_memory.peak_bytes()
         return {"python": own, "runtime_processes": self._worker_memory}
 
     @property
