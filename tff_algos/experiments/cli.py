@@ -153,18 +153,7 @@ def _run(settings: Mapping[str, Any]) -> int:
         # Until here there was nothing to clean up.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        launch = Launch(
-            data=FLAGS.data,
-            cache_dir=FLAGS.cache_dir,
-            output_dir=FLAGS.output_dir,
-            resume=FLAGS.resume,
-            runtime=FLAGS.runtime,
-            runtime_devices=FLAGS.runtime_devices,
-            ray_address=FLAGS.ray_address,
-            ray_workers=FLAGS.ray_workers,
-            ray_worker_resources=FLAGS.ray_worker_resources,
-            command=sys.argv,
-        )
+        launch = Launch.of_flags(FLAGS, command=sys.argv)
         if not FLAGS.module:
             console.check_declarations()
         return console.run(FLAGS.algo, FLAGS.task, settings, launch, FLAGS.module)

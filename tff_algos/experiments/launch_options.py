@@ -5,9 +5,10 @@ import math
 import os
 import pathlib
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import attrs
+from absl import flags
 
 from tff_algos import execution
 from tff_algos.hyperparameters import (
@@ -90,6 +91,12 @@ class Launch:
         default=None, validator=_check_names
     )
     command: Any = None
+
+    @classmethod
+    def of_flags(cls, values: flags.FlagValues, command: Any = None) -> Self:
+        """Returns what flags say; each attribute but `command` has one of its name."""
+        names = [each.name for each in attrs.fields(cls) if each.name != "command"]
+        return cls(command=command, **{name: values[name].value for name in names})
 
 
 def check_runtime(launch: Launch) -> None:

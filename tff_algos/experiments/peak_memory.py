@@ -10,8 +10,8 @@ _STATUS = pathlib.Path("/proc/self/status")
 def peak_bytes() -> int:
     """Returns the most memory that this process has held at a time.
 
-    `resource` would count what the process held that started this one: a run that a large
-    Jupyter kernel starts would seem as large.
+    `resource` would include the peak of the process that started this one: a run that is
+    started from a large Jupyter kernel would seem as large.
     """
     if _STATUS.exists():
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)

@@ -34,7 +34,7 @@ LAUNCH_FLAGS = (
 )
 
 
-# What people type who know other programs.
+# Names that other programs give to these flags.
 _ALSO_CALLED = {"dataset": "task"}
 # absl defines them only when the program starts.
 _HELP_FLAGS = ("help", "helpfull", "helpshort", "helpxml")
@@ -262,7 +262,7 @@ def reason(
 
 
 def origin(word: str, arguments: Sequence[str]) -> str:
-    """Returns the beginning of a message: the flag files, if the word is of these."""
+    """Returns a message's prefix: the flag files, if only they contain the word."""
     files = list(values_of("flagfile", arguments))
     names = [argument.lstrip("-").partition("=")[0] for argument in arguments]
     if not files or {word, f"no{word}"} & {*names, *arguments}:

@@ -19,8 +19,8 @@ def build_statistics_finalizer(
 
     Args:
       inner: Updates the trainable weights and measures `num_rejected_rounds`. If it
-        rejects a round, the statistics stay unchanged as well. They also do if their
-        mean is not finite, as in a round without a client that counts.
+        rejects a round, the statistics stay unchanged as well, as they do if their mean
+        is not finite (in a round in which no client counts).
       statistics_type: The type of the statistics, a tuple.
       is_statistic: For each non-trainable weight, whether it is the next statistic.
 

@@ -98,7 +98,7 @@ class LocalModel(abc.ABC):
     def uncounted(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context whose batches do not change metrics that the model stores.
 
-        A loop that carries its metrics drops those of the context by itself.
+        Metrics that a loop carries are not stored here: the caller drops them.
         """
         return contextlib.nullcontext()
 

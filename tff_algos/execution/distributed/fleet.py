@@ -192,7 +192,7 @@ class Fleet:
         return ended
 
     def _check_alone(self) -> None:
-        """Raises `WorkerLostError` if no worker has been there for too long."""
+        """Raises `WorkerLostError` if there has been no worker for too long."""
         if self.infos:
             self._alone_since = None
         elif self._alone_since is None:

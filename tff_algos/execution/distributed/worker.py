@@ -88,7 +88,7 @@ def versions() -> Versions:
 
 
 def processor() -> str:
-    """Returns what decides of kernels and blocks: instructions and a cache's size."""
+    """Returns what kernels and block sizes depend on: instructions and a cache's size."""
     file = pathlib.Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     instructions = platform.machine()
@@ -190,7 +190,8 @@ class Worker:
         sent = [value for unit in units for column in unit.columns for value in column]
         missing = self._datasets.missing(sent)
         if missing:
-            # What came is not sent again, or both sides might never agree.
+            # Otherwise two calls, each lacking what the other brings, would be sent again
+            # for ever.
             self._datasets.keep(sent)
             seconds = time.perf_counter() - start
             return Reply((), seconds, missing, self._datasets.evict())

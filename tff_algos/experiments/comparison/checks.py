@@ -60,15 +60,7 @@ def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
 
 def _check(row: Row, what: Declarations, choices: Choices) -> None:
     values = parse_flags(row.arguments, what)
-    options = Launch(
-        data=values.data,
-        cache_dir=values.cache_dir,
-        runtime=values.runtime,
-        runtime_devices=values.runtime_devices,
-        ray_address=values.ray_address,
-        ray_workers=values.ray_workers,
-        ray_worker_resources=values.ray_worker_resources,
-    )
+    options = Launch.of_flags(values)
     launch_options.check_runtime(options)
     launch.build_spec(
         catalog.get(values.algo, choices.algorithms),
