@@ -153,7 +153,7 @@ def _run(settings: Mapping[str, Any]) -> int:
         # Until here there was nothing to clean up.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        launch = Launch.of_flags(FLAGS, command=sys.argv)
+        launch = Launch.of_flags(FLAGS.flag_values_dict(), command=sys.argv)
         if not FLAGS.module:
             console.check_declarations()
         return console.run(FLAGS.algo, FLAGS.task, settings, launch, FLAGS.module)

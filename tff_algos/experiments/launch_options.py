@@ -4,11 +4,10 @@ import errno
 import math
 import os
 import pathlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 
 import attrs
-from absl import flags
 
 from tff_algos import execution
 from tff_algos.hyperparameters import (
@@ -93,10 +92,10 @@ class Launch:
     command: Any = None
 
     @classmethod
-    def of_flags(cls, values: flags.FlagValues, command: Any = None) -> Self:
+    def of_flags(cls, values: Mapping[str, Any], command: Any = None) -> Self:
         """Returns what flags say; each attribute but `command` has one of its name."""
         names = [each.name for each in attrs.fields(cls) if each.name != "command"]
-        return cls(command=command, **{name: values[name].value for name in names})
+        return cls(command=command, **{name: values[name] for name in names})
 
 
 def check_runtime(launch: Launch) -> None:

@@ -60,7 +60,7 @@ def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
 
 def _check(row: Row, what: Declarations, choices: Choices) -> None:
     values = parse_flags(row.arguments, what)
-    options = Launch.of_flags(values)
+    options = Launch.of_flags(values.flag_values_dict())
     launch_options.check_runtime(options)
     launch.build_spec(
         catalog.get(values.algo, choices.algorithms),
