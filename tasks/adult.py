@@ -142,8 +142,8 @@ def _load_arrays(data_options: DataOptions) -> tuple[Source, Arrays, str | None]
     if not missing:
         return "tff", _read(*paths), None
     notice = (
-        f"--data=auto found no {' and no '.join(missing)}, so the generated stand-in "
-        "is used, not the real dataset; --data=tff downloads the real one."
+        f"--data=auto found no {' and no '.join(missing)}, so generated data "
+        "are used, not the real dataset; --data=tff downloads the real one."
     )
     return "generated", generated_adult.people(), notice
 
@@ -209,7 +209,7 @@ def _by_doctorate(
 
 ENTRY = TaskEntry(
     name="adult",
-    summary="UCI's Adult, who earns over $50,000; two clients, with a doctorate or not",
+    summary="UCI's Adult: who earns over $50,000; two clients, with a doctorate or not",
     options=AdultOptions,
     load=load,
     settings=_SETTINGS,

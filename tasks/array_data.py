@@ -43,8 +43,8 @@ class ClientTests:
 
     Attributes:
       client_test_fraction: Share of each client's examples that are its test set, and
-        which it does not train on; 0 for test sets drawn from the dataset's test set,
-        only with the client's labels.
+        which it does not train on; with 0, it is drawn from the dataset's test set,
+        from the labels that the client has.
     """
 
     client_test_fraction: Annotated[float, hparam(low=0, below=1)] = 0.0
@@ -151,7 +151,7 @@ def divided_task(
       division: The examples of each client.
       name: The `--task` name.
       source: The source of the arrays.
-      preprocess: Maps stored uint8 [n, ...] to the model's input.
+      preprocess: Maps stored examples [n, ...] to the model's input.
       model: A model of `preprocess`'s results.
       seed: The seed of the division.
       notice: A line that the user must see, or None.

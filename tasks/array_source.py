@@ -31,9 +31,10 @@ class Arrays:
     """A dataset, as it is stored.
 
     Attributes:
-      x_train: uint8 [n, ...]; of images [n, height, width, channels].
+      x_train: [n, ...]; of images [n, height, width, channels]. Published datasets are
+        uint8, own data also float32 or float64.
       y_train: int32 [n], labels in [0, classes).
-      x_test: uint8 [m, ...], like `x_train`.
+      x_test: [m, ...], like `x_train`.
       y_test: int32 [m]; every label of `y_train` is among them.
     """
 
@@ -142,8 +143,8 @@ def _stand_in_notice(data_set: ArrayDataSet, path: str, folder: str) -> str:
     if data_set.tfds_name is not None:
         missing.append("dataset prepared by tensorflow-datasets")
     notice = (
-        f"--data=auto found no {' and no '.join(missing)} in {folder}, so the "
-        "generated stand-in is used, not the real dataset"
+        f"--data=auto found no {' and no '.join(missing)} in {folder}, so "
+        "generated data are used, not the real dataset"
     )
     if data_set.tfds_name is not None or (form is not None and form.obtain is not None):
         notice += "; --data=tff downloads the real one"

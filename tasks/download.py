@@ -160,7 +160,7 @@ def resolve_source(
         sqlite_file.verify(path)
         return "tff", None
     return "generated", (
-        f"--data=auto found no {path}, so the generated stand-in is used, not the "
+        f"--data=auto found no {path}, so generated data are used, not the "
         "real dataset; --data=tff downloads the real one."
     )
 

@@ -70,8 +70,8 @@ class CsvOptions(OwnOptions):
     Attributes:
       label: The column of the classes, words or whole numbers.
       client_column: The column that names each row's client.
-      features: Columns to learn from, separated by commas, with double quotes around
-        a name that has one; by default all others.
+      features: Columns to learn from, separated by commas; put double quotes around a
+        name that contains a comma. By default all others.
       categories: Feature columns of words, separated by commas; each value becomes a
         feature of 0 and 1.
     """
@@ -258,7 +258,7 @@ class Format:
         if data_options.data == "generated":
             raise TaskError(
                 f"--data=generated: --task={self.name}:{path} is your own data, which "
-                "has no generated stand-in."
+                "cannot be replaced by generated data."
             )
         found = path.is_dir() if self.argument == "DIR" else path.is_file()
         if not found:

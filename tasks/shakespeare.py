@@ -207,7 +207,7 @@ def _real_clients(cache_dir: str | None, to_examples: _ToExamples):
 
 ENTRY = TaskEntry(
     name="shakespeare",
-    summary="Next character of Shakespeare's roles, 90 characters",
+    summary="Next character in the lines of Shakespeare's roles, 90 characters",
     options=ShakespeareOptions,
     load=load,
     settings=_SETTINGS,

@@ -268,7 +268,7 @@ def _generated_words(count: int) -> list[bytes]:
     words = generated_words.vocabulary()
     if count > len(words):
         raise TaskError(
-            f"--vocab_size={count}: the generated stand-in has {len(words)} words."
+            f"--vocab_size={count}: the generated data have {len(words)} words."
         )
     return [word.encode() for word in words[:count]]
 
@@ -302,7 +302,7 @@ def _resolve_source(data_options: DataOptions) -> tuple[Source, str | None]:
                 "another --cache_dir, or use --data=generated, which needs no download."
             )
         return "generated", (
-            f"--data=auto found no {path}, so the generated stand-in is used, not the "
+            f"--data=auto found no {path}, so generated data are used, not the "
             "real dataset; --data=tff downloads it."
         )
     return source, notice
@@ -369,7 +369,7 @@ def _part(examples: Examples, split: Split) -> Examples:
 
 ENTRY = TaskEntry(
     name="stackoverflow",
-    summary="Next word of Stack Overflow's users, 10,000 words",
+    summary="Next word in the posts of Stack Overflow's users, 10,000 words",
     options=StackoverflowOptions,
     load=load,
     settings=_SETTINGS,

@@ -286,7 +286,7 @@ def test_generated_data_say_so(tmp_path, capfd):
         f"--output_dir={tmp_path / 'run'}",
     )
     assert finished.status == 0, finished.err
-    assert "generated stand-in is used" in finished.err
+    assert "generated data are used" in finished.err
     assert (
         "--total_rounds=0: no training; the initial model is evaluated on 1 client.\n"
         in finished.err

@@ -220,16 +220,6 @@ def test_flags_make_an_attack():
     ("flags", "named", "expected"),
     [
         (
-            {"attack": None, "clients": "3"},
-            "malicious_clients='3'",
-            "--attack with it",
-        ),
-        (
-            {"attack": None, "every_round": False},
-            "malicious_every_round=False",
-            "--attack with it",
-        ),
-        (
             {"cohort_size": None},
             "attack='bias:2'",
             "an algorithm that trains on clients, not on pooled data",
@@ -255,6 +245,19 @@ def test_bad_flags_are_named(flags, named, expected):
     with pytest.raises(HyperparameterError) as error:
         build(**flags)
     assert str(error.value) == f"{named} is not valid: expected {expected}."
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"clients": "3"}, "malicious_clients='3'"),
+        ({"every_round": False}, "malicious_every_round=False"),
+    ],
+)
+def test_flags_of_an_attack_need_one(flags, named):
+    with pytest.raises(HyperparameterError) as error:
+        build(attack=None, **flags)
+    assert str(error.value) == f"{named} cannot be used without --attack."
 
 
 @pytest.mark.parametrize(

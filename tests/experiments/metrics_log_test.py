@@ -95,3 +95,26 @@ def test_rounds_without_a_row_are_named(present, done, expected):
     rows = [{"round": number} for number in present]
     told = metrics_log.describe_missing(rows, done, total_rounds=9)
     assert told is expected is None or re.match(expected, told)
+
+
+@pytest.mark.parametrize(
+    ("present", "done", "expected"),
+    [
+        ((1, 2), 2, None),
+        ((), 2, None),
+        (
+            (1, 2, 3),
+            2,
+            "the last checkpoint is that of round 2: round 3 runs again.",
+        ),
+        (
+            (1, 2, 3),
+            0,
+            "ends with round 3, but there is no checkpoint: rounds 1-3 run again.",
+        ),
+    ],
+)
+def test_rounds_that_run_again_are_named(present, done, expected):
+    rows = [{"round": number} for number in present]
+    told = metrics_log.describe_repeated(rows, done)
+    assert told is expected is None or told.endswith(expected)

@@ -353,5 +353,6 @@ def test_what_a_module_offers_is_declared(module):
     assert found.algorithms["own_fedavg"].title == RECIPE.title
     assert found.tasks["own_mnist"].fields["model"].default == "cnn"
     assert found.run["seed"].help == (
-        "Seed of initial weights, cohorts and the order of examples"
+        "Seed of initial weights, of the clients that a task draws or makes, of cohorts and "
+        "of the order of examples"
     )

@@ -120,7 +120,7 @@ REFUSED = {
         "--task=emnist",
         "--attack=noise:1",
     ],
-    "--malicious_clients='0.1' is not valid: expected --attack with it": [
+    "--malicious_clients='0.1' cannot be used without --attack": [
         "--algo=qfedavg",
         "--task=emnist",
         "--malicious_clients=0.1",

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import tensorflow_federated as tff
 
@@ -163,6 +164,31 @@ def test_a_deleted_metrics_file_is_told_and_the_later_rows_are_kept(
     )
     assert [row["round"] for row in read_rows(folder / "metrics.csv")] == [3]
     assert result.summary["rounds"] == result.rounds_done == 3
+
+
+def test_a_run_without_checkpoints_says_that_it_starts_again(folder, make_spec, capfd):
+    shutil.rmtree(folder / "checkpoints")
+    runner.run(make_spec(folder))
+    told = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
+    (line,) = told
+    assert line == (
+        f"warning: {folder}/metrics.csv ends with round 2, but there is no checkpoint: "
+        "rounds 1-2 run again."
+    )
+    assert [row["round"] for row in read_rows(folder / "metrics.csv")] == [1, 2]
+
+
+def test_the_model_of_a_checkpoint_is_written_if_a_killed_run_did_not(
+    folder, make_spec
+):
+    path = folder / "model" / "round_2.npz"
+    expected = dict(np.load(path))
+    path.unlink()
+    runner.run(make_spec(folder, rounds=3))
+    found = dict(np.load(path))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
 
 
 def _make(path, kind):

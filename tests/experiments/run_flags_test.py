@@ -63,7 +63,7 @@ def test_help_names_the_users_of_a_setting_or_those_without_it(values):
     assert values["memory_decay"].help.endswith("[gradma, gradma_s]")
     assert "[all but" in values["clients_per_round"].help
     assert "[" not in values["seed"].help
-    assert values["dp_clip"].help.endswith("[as --dp]")
+    assert values["dp_clip"].help.endswith("[same as --dp]")
     # Others than those of --client_learning_rate have it.
     assert "[as" not in values["client_learning_rate_decay"].help
 

@@ -324,5 +324,5 @@ def test_settings_are_the_papers_and_bad_options_are_named():
         stackoverflow.StackoverflowOptions(model="gru")
     with pytest.raises(TaskError, match="--eval_overlap=0.5 needs --num_clients"):
         stackoverflow.StackoverflowOptions(eval_overlap=0.5)
-    with pytest.raises(TaskError, match="--vocab_size=20000: .*stand-in has 12003 w"):
+    with pytest.raises(TaskError, match="--vocab_size=20000: .*data have 12003 w"):
         _load(None, data="generated", vocab_size=20_000)

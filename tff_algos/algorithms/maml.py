@@ -76,7 +76,7 @@ def build_maml(
       client_learning_rate: Learning rate of local steps.
       client_steps_per_round: Local steps before the gradient is taken.
       query: Examples of the gradient that is taken after the K local steps: next_batch,
-        the batch that follows theirs; all of the client's examples; held_out, every
+        the batch that follows theirs; all, every example of the client; held_out, every
         other batch, which the steps skip (clients of one batch are excluded).
       first_order: Whether to omit the way back through the steps (FOMAML).
       client_learning_rate_decay: Factor on the client learning rate after every round.

@@ -167,7 +167,7 @@ def check_config(
         )
     if config.get(FINGERPRINT, "") != fingerprint:
         raise ResumeError(
-            f"{directory} holds a run on other data: the examples, what became of them, "
+            f"{directory} holds a run on other data: the examples, their division or scaling, "
             "or the layers of their Keras model have changed since; choose another --output_dir."
         )
     return True

@@ -84,7 +84,7 @@ def check_declarations() -> None:
     declared = declarations.to_json(plugins.declare(plugins.own()))
     if declared != declarations.FILE.read_text():
         raise RunError(
-            f"{declarations.FILE} does not say what the code declares: write it anew "
+            f"{declarations.FILE} differs from what the code declares: write it again "
             "with `python -m tests.experiments.declarations_test`."
         )
 

@@ -278,7 +278,7 @@ def build_spec(
         raise HyperparameterError(
             "malicious_every_round",
             True,
-            "False with --dp, whose epsilon is that of clients sampled alike",
+            "False with --dp, whose epsilon assumes that all clients are sampled alike",
         )
     names = {"algo": recipe.name, "task": task_name, "dataset": task.dataset_name}
     title = f"{recipe.title} on {task.dataset_name}"

@@ -10,7 +10,11 @@ import tensorflow as tf
 from tasks.task import Task
 from tff_algos import clients, messages
 from tff_algos.clients.batching import derive_seed
-from tff_algos.hyperparameters import Form, HyperparameterError
+from tff_algos.hyperparameters import (
+    Form,
+    HyperparameterError,
+    UnusableHyperparameterError,
+)
 
 # The corresponding arguments of `clients.attacked_batches`.
 _ARGUMENTS = {
@@ -157,12 +161,12 @@ def check_used(
     if attack is not None:
         return
     if malicious_clients is not None:
-        raise HyperparameterError(
-            "malicious_clients", malicious_clients, "--attack with it"
+        raise UnusableHyperparameterError(
+            "malicious_clients", malicious_clients, "without --attack"
         )
     if not every_round:
-        raise HyperparameterError(
-            "malicious_every_round", every_round, "--attack with it"
+        raise UnusableHyperparameterError(
+            "malicious_every_round", every_round, "without --attack"
         )
 
 

@@ -193,6 +193,27 @@ def describe_missing(
     return f"has no row of {shown}, done before and not run again: it {begins}."
 
 
+def describe_repeated(
+    rows: Sequence[Mapping[str, Any]], rounds_done: int
+) -> str | None:
+    """Returns which rounds with rows run again, as a text; None if none do.
+
+    Args:
+      rows: The rows of `metrics.csv`.
+      rounds_done: The number of completed rounds that a checkpoint has; 0 without one.
+    """
+    last = rows[-1][ROUND] if rows else 0
+    if last <= rounds_done:
+        return None
+    checkpoint = "there is no checkpoint"
+    if rounds_done:
+        checkpoint = f"the last checkpoint is that of round {rounds_done}"
+    again = f"rounds {rounds_done + 1}-{last} run"
+    if last == rounds_done + 1:
+        again = f"round {last} runs"
+    return f"ends with round {last}, but {checkpoint}: {again} again."
+
+
 def _parse(text: str) -> Any:
     for kind in (int, float):
         try:

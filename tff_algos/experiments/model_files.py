@@ -145,6 +145,12 @@ def write_round(
         _write_saved_model(folder, model, weights)
 
 
+def has_round(directory: pathlib.Path, round_num: int) -> bool:
+    """Returns whether a results folder has what `write_round` writes."""
+    folder = directory / FOLDER
+    return round_num in _rounds(folder) and (folder / _SAVED_MODEL).exists()
+
+
 def write_final(
     directory: pathlib.Path,
     model: tff.learning.models.FunctionalModel,

@@ -162,7 +162,7 @@ def catalog(
         f"Tasks (--task)\n{_summaries(tasks, columns)}\n\n"
         "--list with --algo=..., --task=... or both shows their flags and defaults;\n"
         "--help shows all flags and, in brackets, which algorithms and tasks use\n"
-        "them; compare --help tells how to compare algorithms."
+        "them; compare --help explains how to compare algorithms."
     )
 
 

@@ -191,7 +191,7 @@ def _help(name: str, what: Declarations) -> str:
         users.setdefault(field.describe(), []).append(user)
     main = _main_setting(name, what.users)
     if main is not None and len(users) == 1:
-        return f"{next(iter(users))} [as --{main}]"
+        return f"{next(iter(users))} [same as --{main}]"
     algorithms = tuple(what.algorithms)
     return "; ".join(f"{text} [{_brief(of, algorithms)}]" for text, of in users.items())
 

@@ -29,7 +29,8 @@ class RunOptions:
     """How a run is run and evaluated, whatever its algorithm and task.
 
     Attributes:
-      seed: Seed of initial weights, cohorts and the order of examples.
+      seed: Seed of initial weights, of the clients that a task draws or makes, of
+        cohorts and of the order of examples.
       rounds_per_eval: Rounds between evaluations; 0 for none.
       rounds_per_checkpoint: Rounds between checkpoints.
       eval_clients: Number of clients that are evaluated; 0 for all.

@@ -41,6 +41,7 @@ from tff_algos.experiments.metric_names import (
 from tff_algos.experiments.metrics_log import (
     MetricsLog,
     describe_missing,
+    describe_repeated,
     flatten_metrics,
     without_empty_means,
 )
@@ -86,6 +87,7 @@ class _Training:
         self._memory = None
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._check_rows()
+        self._mend_model()
         self._saved = self.rounds_done
         self._worker_memory = 0
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
@@ -179,16 +181,19 @@ class _Training:
         return 0, 0, state
 
     def _check_rows(self) -> None:
-        """Compares the existing rows with the completed rounds."""
+        """Compares the existing rows with the rounds of the last checkpoint."""
         rows = self.rows()
         if rows and rows[-1][ROUND] > self._spec.total_rounds:
             raise ResumeError(
                 f"{self._log.path} has a row of round {rows[-1][ROUND]}, beyond "
                 f"--total_rounds={self._spec.total_rounds}: remove it."
             )
-        missing = describe_missing(rows, self.rounds_done, self._spec.total_rounds)
-        if missing is not None:
-            print(f"warning: {self._log.path} {missing}", file=sys.stderr, flush=True)
+        for found in (
+            describe_missing(rows, self.rounds_done, self._spec.total_rounds),
+            describe_repeated(rows, self.rounds_done),
+        ):
+            if found is not None:
+                print(f"warning: {self._log.path} {found}", file=sys.stderr, flush=True)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of `metrics.csv`."""
@@ -229,15 +234,25 @@ class _Training:
         if self.rounds_done > self._saved:
             memory = None if self._memory is None else self._memory.save()
             self._checkpoints.save(self.rounds_done, self._state, memory)
-            model_files.write_round(
-                self._spec.output_dir,
-                self.rounds_done,
-                self._spec.task.model,
-                self.weights,
-                kept=self._checkpoints.rounds(),
-                encoding=self._spec.task.encoding,
-            )
+            self._write_model()
             self._saved = self.rounds_done
+
+    def _mend_model(self) -> None:
+        """Writes the model of the last checkpoint, if a killed run could not do so."""
+        directory = self._spec.output_dir
+        if self.rounds_done and not model_files.has_round(directory, self.rounds_done):
+            with results_folder.naming_errors(directory):
+                self._write_model()
+
+    def _write_model(self) -> None:
+        model_files.write_round(
+            self._spec.output_dir,
+            self.rounds_done,
+            self._spec.task.model,
+            self.weights,
+            kept=self._checkpoints.rounds(),
+            encoding=self._spec.task.encoding,
+        )
 
     def _enter_stage(self, index: int) -> None:
         """Enters another stage, carrying over only the model's weights."""
