@@ -24,8 +24,8 @@ Share = tuple[int, int]
 # As with federated EMNIST's writers.
 EMNIST_SHARE: Share = (2500, 3400)
 
-# Exceeds the elements of any client, so that a client's examples are one batch.
-_WHOLE_CLIENT = 1 << 20
+# More examples than a client can hold, so that all are one batch.
+_WHOLE_CLIENT = 1 << 30
 
 
 @record

@@ -93,7 +93,7 @@ def as_classes(
         class, or if there is one class alone.
     """
     _refuse_masked(labels, "labels", name)
-    found = as_array(labels)
+    found = as_array(labels, f"{name}: labels")
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.shape != (num_examples,):
@@ -211,12 +211,24 @@ def is_missing(values: np.ndarray) -> np.ndarray:
     return np.zeros(values.shape, bool)
 
 
-def as_array(values: Any) -> np.ndarray:
+def as_array(values: Any, what: str) -> np.ndarray:
     """Returns values as an array, of objects if they are text and something else.
 
     NumPy alone makes text of them: 1 and "1" would be the same.
+
+    Args:
+      values: The values.
+      what: What they are, for messages.
+
+    Raises:
+      TaskError: If they are lists of different lengths.
     """
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError as error:
+        raise TaskError(
+            f"{what} cannot be an array: {messages.one_line(error)}"
+        ) from error
     if found.dtype.kind == "U" and not isinstance(values, np.ndarray):
         found = np.asarray(values, dtype=object)
     return found
@@ -232,7 +244,7 @@ def by_client(
         clients have the same text.
     """
     _refuse_masked(client_ids, "client ids", name)
-    found = as_array(client_ids)
+    found = as_array(client_ids, f"{name}: client ids")
     if found.shape != (num_examples,):
         raise TaskError(
             f"{name}: client ids have shape {list(found.shape)}, expected one for each "

@@ -153,7 +153,12 @@ def from_data_frame(
         features=None if features is None else own_table.names("features", features),
         categories=own_table.names("categories", categories),
     )
-    columns = {str(key): own_arrays.as_array(frame[key]) for key in keys}
+    columns = {
+        str(key): own_arrays.as_array(
+            frame[key], f"{name}: column {messages.shown(str(key))}"
+        )
+        for key in keys
+    }
     _check_columns(columns, name)
     table = own_table.Table(name=name, columns=columns)
     x, y, ids = own_table.encode(table, roles)
@@ -199,8 +204,8 @@ def from_client_data(
     Args:
       client_data: Clients whose elements are pairs (features, label), or mappings.
       features: The key of the features in a mapping; None if it has one besides the
-        label's.
-      label: The key of the label; None for "label" or "y".
+        label's, and for pairs.
+      label: The key of the label in a mapping; None for "label" or "y", and for pairs.
       name: What the data are called in titles and messages.
       **treatment: `model`, `partition`, `client_test_fraction`, `eval_client_fraction`,
         `standardize` and `seed`, as in `Treatment`.
@@ -255,6 +260,11 @@ def _pair(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features and the labels of a batch of a ClientData."""
     if isinstance(batch, tuple) and len(batch) == 2:
+        for argument, key in (("features", features), ("label", label)):
+            if key is not None:
+                raise UnusableHyperparameterError(
+                    argument, key, "with elements that are pairs (features, label)"
+                )
         return _arrays(*batch, name)
     if not isinstance(batch, Mapping):
         raise TaskError(
@@ -405,9 +415,14 @@ def _check_functional(
         tf.TensorSpec([None, *shape], tf.float32),
         tf.TensorSpec([None], tf.int32),
     )
-    for what, expected, found in zip(
-        ("examples", "labels"), specs, model.input_spec, strict=True
+    taken = model.input_spec
+    if not isinstance(taken, tuple | list) or not (
+        [type(each) for each in taken] == [tf.TensorSpec] * len(specs)
     ):
+        raise TaskError(
+            f"{name}: the model takes {taken}, expected a pair (x, y) of tensors."
+        )
+    for what, expected, found in zip(("examples", "labels"), specs, taken, strict=True):
         # Not compatible: batches differ in size, so a fixed one would fail later.
         if found.shape.as_list() != expected.shape.as_list() or (
             found.dtype != expected.dtype

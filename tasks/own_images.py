@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +31,7 @@ def read(
 
     Raises:
       TaskError: If there are no images, or images of several depths, shapes or
-        numbers of bits, or a file that is no image.
+        numbers of bits, or a file that is no image, or something cannot be read.
     """
     paths = _files(folder)
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
@@ -57,14 +58,29 @@ def read(
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
     found = []
-    for at, folders, names in os.walk(folder, followlinks=True):
+    for at, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         depth = len(pathlib.Path(at).relative_to(folder).parts)
         # No deeper than what is refused, because links may lead back.
         deeper = [] if depth > _MAX_DEPTH else folders
         folders[:] = [name for name in deeper if not name.startswith(".")]
         visible = (name for name in names if not name.startswith("."))
         found += [pathlib.Path(at, name) for name in visible]
-    return sorted(path for path in found if path.is_file())
+    return sorted(filter(_is_file, found))
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    try:
+        if not path.exists():
+            raise TaskError(f"{path} is a link to nothing: move it out of the folder.")
+    except OSError as error:
+        _refuse(error)
+    return path.is_file()
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Raises where `os.walk` would leave out a folder."""
+    reason = error.strerror or str(error)
+    raise TaskError(f"{error.filename} cannot be read: {reason}.") from error
 
 
 def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:

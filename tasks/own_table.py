@@ -4,7 +4,7 @@ import csv
 import datetime
 import functools
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -57,6 +57,33 @@ class Roles:
     client_column: str | None = None
     features: tuple[str, ...] | None = None
     categories: tuple[str, ...] = ()
+
+
+class _TextColumns(Mapping[str, np.ndarray]):
+    """Columns of text, made arrays when they are asked for.
+
+    All cells of an array take the memory of the longest, so a column that nobody asks
+    for, such as one of long notes, must not become one.
+    """
+
+    def __init__(self, cells: Mapping[str, Sequence[str]]) -> None:
+        self._cells = cells
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = np.array(self._cells[name], dtype=np.str_)
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    # Mapping's own makes the array.
+    def __contains__(self, name: object) -> bool:
+        return name in self._cells
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -138,10 +165,7 @@ def read_csv(path: pathlib.Path) -> Table:
         )
     if not cells:
         raise TaskError(f"{path} has no rows below its first line, the columns' names.")
-    columns = {
-        name: np.array(column, dtype=np.str_)
-        for name, column in zip(header, zip(*cells, strict=True), strict=True)
-    }
+    columns = _TextColumns(dict(zip(header, zip(*cells, strict=True), strict=True)))
     return Table(name=str(path), columns=columns, lines=lines[1:])
 
 

@@ -129,7 +129,7 @@ class DataOptions:
 
     data: Annotated[Literal["auto", "tff", "generated"], hparam()] = "auto"
     cache_dir: str | None = None
-    seed: int = 0
+    seed: Annotated[int, hparam(low=0)] = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ import tff_algos
 from tests.testing import problems
 from tests.testing.problems import f32
 from tff_algos import execution
-from tff_algos.optimizers import in_weights_dtype
+from tff_algos.optimizers import in_weights_dtype, of_some_weights
 
 SGD = tff.learning.optimizers.build_sgdm
 RATE, MOMENTUM = 0.1, 0.7
@@ -35,6 +35,7 @@ OPTIMIZERS = {
     "adam": lambda: tff.learning.optimizers.build_adam(0.1),
     "adagrad": lambda: tff.learning.optimizers.build_adagrad(0.1),
     "yogi": lambda: tff.learning.optimizers.build_yogi(0.1),
+    "adamw": lambda: tff.learning.optimizers.build_adamw(0.1),
 }
 
 
@@ -79,7 +80,7 @@ def mixed_step(optimizer):
 
 
 def test_momentum_takes_weights_of_one_dtype_and_says_so():
-    expected = "found float32 and float64: leave out the momentum, or use another"
+    expected = "found float32 and float64: leave it out, or use another"
     with pytest.raises(TypeError, match=expected):
         mixed_step(in_weights_dtype(SGD(0.1, momentum=0.9)))
 
@@ -152,3 +153,22 @@ def test_mimelite_on_a_float64_model():
         velocity = f32(MOMENTUM) * velocity + gradient
         w = w - f32(RATE) * velocity
     np.testing.assert_allclose(found, w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_weights_that_are_not_trained_stay_whatever_the_optimizer_adds(dtype):
+    adamw = tff.learning.optimizers.build_adamw(0.1, weight_decay=0.5)
+    everything, first, last = (
+        steps(in_weights_dtype(of_some_weights(adamw, trained)), dtype)
+        for trained in ((True, True), (True, False), (False, True))
+    )
+    np.testing.assert_array_equal(first, [*everything[:2], 0.5])
+    np.testing.assert_array_equal(last, [1.0, -2.0, everything[2]])
+
+
+def test_hyperparameters_are_those_of_the_optimizer_of_all_weights():
+    optimizer = of_some_weights(SGD(0.1), (True, False))
+    specs = [tf.TensorSpec([2]), tf.TensorSpec([])]
+    state = optimizer.initialize(specs)
+    changed = optimizer.set_hparams(state, {"learning_rate": 0.2})
+    assert optimizer.get_hparams(changed)["learning_rate"] == 0.2

@@ -113,7 +113,9 @@ class Interval:
     low_open: bool = False
     high_open: bool = False
 
-    def __contains__(self, value: float) -> bool:
+    def __contains__(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         # Unlike math.isfinite, a comparison takes integers beyond any float.

@@ -1,6 +1,7 @@
 """TFF's optimizers by name, for weights of any floating-point dtype."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,24 +59,79 @@ def in_weights_dtype(
 ) -> tff.learning.optimizers.Optimizer:
     """Returns the optimizer, computing in the dtype of the weights.
 
-    TFF stores hyperparameters as float32 tensors. Its SGD with momentum multiplies them
-    by gradients without a cast, which fails for float64. Other optimizers, which cast
-    them, and float32 weights are passed through. AutoGraph converts users' optimizers.
+    TFF stores hyperparameters as float32 tensors. Its SGD with momentum and its AdamW
+    multiply them by gradients or weights without a cast, which fails for float64. Other
+    optimizers, which cast them, and float32 weights are passed through. AutoGraph
+    converts users' optimizers.
 
     Args:
-      optimizer: Any TFF optimizer. If it has momentum, its `next` raises `TypeError` for
-        weights of several dtypes.
+      optimizer: Any TFF optimizer. If it has momentum or weight decay, its `next` raises
+        `TypeError` for weights of several dtypes.
     """
     if isinstance(optimizer, _InWeightsDtype):
         return optimizer
     return _InWeightsDtype(optimizer)
 
 
-def _has_momentum(state: Any) -> bool:
-    """Returns whether a state is or contains the state of SGD with momentum."""
+def of_some_weights(
+    optimizer: tff.learning.optimizers.Optimizer, trained: Sequence[bool]
+) -> tff.learning.optimizers.Optimizer:
+    """Returns the optimizer that leaves some weights as they are.
+
+    Gradients of zero are not enough: an optimizer with weight decay changes weights
+    without.
+
+    Args:
+      optimizer: Any TFF optimizer.
+      trained: For each weight, whether it is trained; at least one is.
+    """
+    return _OfSomeWeights(optimizer, trained)
+
+
+class _OfSomeWeights(tff.learning.optimizers.Optimizer):
+    """Has state for the trained weights alone."""
+
+    def __init__(
+        self, optimizer: tff.learning.optimizers.Optimizer, trained: Sequence[bool]
+    ) -> None:
+        self._optimizer = optimizer
+        self._trained = tuple(trained)
+
+    def _chosen(self, structure: Any) -> tuple[Any, ...]:
+        flat = tf.nest.flatten(structure)
+        return tuple(itertools.compress(flat, self._trained))
+
+    def initialize(self, specs: Any) -> Any:
+        return convertible(self._optimizer.initialize)(self._chosen(specs))
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        new_state, updated = convertible(self._optimizer.next)(
+            state, self._chosen(weights), self._chosen(gradients)
+        )
+        new = iter(updated)
+        flat = [
+            next(new) if trained else weight
+            for weight, trained in zip(
+                tf.nest.flatten(weights), self._trained, strict=True
+            )
+        ]
+        return new_state, tf.nest.pack_sequence_as(weights, flat)
+
+    def get_hparams(self, state: Any) -> Any:
+        return self._optimizer.get_hparams(state)
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        return self._optimizer.set_hparams(state, hparams)
+
+
+def _uncast(state: Any) -> str | None:
+    """Returns a hyperparameter of a state that TFF does not cast; None without one."""
     if not isinstance(state, Mapping):
-        return False
-    return "momentum" in state or any(map(_has_momentum, state.values()))
+        return None
+    found = (name for name in ("momentum", "weight_decay") if name in state)
+    return next(
+        itertools.chain(found, filter(None, map(_uncast, state.values()))), None
+    )
 
 
 class _InWeightsDtype(tff.learning.optimizers.Optimizer):
@@ -89,13 +145,14 @@ class _InWeightsDtype(tff.learning.optimizers.Optimizer):
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
         dtypes = {weight.dtype for weight in tf.nest.flatten(weights)}
-        if dtypes <= {tf.float32} or not _has_momentum(state):
+        uncast = _uncast(state)
+        if dtypes <= {tf.float32} or uncast is None:
             return convertible(self._optimizer.next)(state, weights, gradients)
         if len(dtypes) > 1:
             names = " and ".join(sorted(dtype.name for dtype in dtypes))
             raise TypeError(
-                f"SGD with momentum takes weights of one dtype, found {names}: leave out "
-                "the momentum, or use another optimizer."
+                f"TFF's optimizers with {uncast} take weights of one dtype, found "
+                f"{names}: leave it out, or use another optimizer."
             )
         (dtype,) = dtypes
 

@@ -5,15 +5,15 @@ from one generator in the order of their creation, so the seed determines them.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from tasks.models import initializers, layers, normalization
 from tff_algos.layers import group_norm
-from tff_algos.models.block_model import Block, chain, layer
+from tff_algos.models.block_model import Block, Tensors, chain, layer
 
 Norm = Literal["batch", "group", "none"]
 
@@ -71,6 +71,26 @@ def dropout(
         return function(x, rate, mode.dropout_seed, salt), ()
 
     return Block(apply=apply, has_dropout=True)
+
+
+def dropout_seed(blocks: Sequence[Block]) -> Callable[[Tensors, Any], tf.Tensor]:
+    """Returns the `dropout_seed_fn` of a model: a hash of some weights and the batch.
+
+    The weights are the last ones, biases as a rule, of the first and of the last block
+    that have any, because some algorithms train only one of the two in a step.
+
+    Args:
+      blocks: The model's blocks; at least one has trainable weights.
+    """
+    ends = np.cumsum([len(block.trainable) for block in blocks if block.trainable])
+    # The last is counted from the end, before which a block may be inserted.
+    chosen = (ends[0] - 1, -1) if len(ends) > 1 else (-1,)
+
+    def seed(trainable: Tensors, x: Any) -> tf.Tensor:
+        few = [tf.reshape(tf.cast(trainable[i], tf.float32), [-1]) for i in chosen]
+        return layers.fingerprint(tf.concat(few, axis=0), x)
+
+    return seed
 
 
 def norm_layer(norm: Norm, channels: int) -> Block:

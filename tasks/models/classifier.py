@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tasks.models import layers, metrics
-from tff_algos.models.block_model import Block, BlockModel, Tensors
+from tasks.models import metrics
+from tasks.models.blocks import dropout_seed
+from tff_algos.models.block_model import Block, BlockModel
 
 
 def build(blocks: Sequence[Block], example_shape: Sequence[int]) -> BlockModel:
@@ -13,7 +14,7 @@ def build(blocks: Sequence[Block], example_shape: Sequence[int]) -> BlockModel:
 
     Args:
       blocks: The first takes float32 `[n, *example_shape]`; the last returns logits
-        `[n, classes]` and has their bias as its last trainable weight.
+        `[n, classes]`.
       example_shape: The shape of one example.
 
     Returns:
@@ -29,9 +30,5 @@ def build(blocks: Sequence[Block], example_shape: Sequence[int]) -> BlockModel:
             tf.TensorSpec([None, *example_shape], tf.float32),
             tf.TensorSpec([None], tf.int32),
         ),
-        dropout_seed_fn=_dropout_seed,
+        dropout_seed_fn=dropout_seed(blocks),
     )
-
-
-def _dropout_seed(trainable: Tensors, x: tf.Tensor) -> tf.Tensor:
-    return layers.fingerprint(trainable[-1], x)

@@ -1,6 +1,7 @@
 """A user's Keras model as a classifier whose metrics are those of the tasks."""
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from tensorflow_federated.python.learning.models.functional import (
     KerasFunctionalModelError,
 )
 
-from tasks.models import keras_parts, metrics
+from tasks.models import blocks, keras_parts, metrics
 from tff_algos import messages
 from tff_algos.models import block_model, graph_prediction
 from tff_algos.models.block_model import Block, BlockModel
@@ -46,8 +47,9 @@ def build(
       A model with `x` float32 `[None, *example_shape]`, `y` int32 `[None]`, and the
       loss and the metrics of `metrics.Classification`. Its weights are in the order of
       Keras' `trainable_weights` and `non_trainable_weights`. If the Keras model is a
-      chain of layers, it is a `BlockModel` of the parts of `keras_parts.divide`, whose
-      dropout masks are new in every pass.
+      chain of layers, it is a `BlockModel` of the parts of `keras_parts.divide`. Its
+      dropout masks are then functions of weights and batch, as those of the tasks'
+      models; in other models, and inside of nested ones, Keras draws them.
 
     Raises:
       KerasModelError: If the model takes or returns something else, has nothing to train
@@ -72,9 +74,7 @@ def build(
             if parts is None:
                 functional = _whole(keras_model, **shared)
             else:
-                *blocks, last = map(_block, parts)
-                last = block_model.chain(last, _FLOAT32)
-                functional = BlockModel([*blocks, last], **shared)
+                functional = _of_parts(parts, **shared)
     # Keras cannot clone layers of one's own that do not say how to make them again, nor
     # any with functions that it cannot name.
     except (
@@ -104,8 +104,25 @@ def _whole(
     )
 
 
-def _block(part: tf_keras.Model) -> Block:
-    predict = _prediction(part)
+def _of_parts(parts: Sequence[tf_keras.Sequential], **shared: Any) -> BlockModel:
+    salts = itertools.count(1)
+
+    def block(layers: tf_keras.Sequential | tf_keras.layers.Dropout) -> Block:
+        if isinstance(layers, tf_keras.layers.Dropout):
+            return blocks.dropout(layers.rate, next(salts))
+        return _block(layers)
+
+    # All of them first: what is made in a graph changes Keras' classes.
+    pieces = [keras_parts.at_dropout(part) for part in parts]
+    *first, last = (block_model.chain(*map(block, each)) for each in pieces)
+    all_blocks = [*first, block_model.chain(last, _FLOAT32)]
+    return BlockModel(
+        all_blocks, dropout_seed_fn=blocks.dropout_seed(all_blocks), **shared
+    )
+
+
+def _block(part: tf_keras.Sequential) -> Block:
+    predict = _prediction(part) if part.weights else _without_weights(part)
 
     def apply(trainable, non_trainable, x, mode):
         output = predict((trainable, non_trainable), x, mode.batch_statistics)
@@ -147,6 +164,17 @@ def _prediction(keras_model: tf_keras.Model) -> Callable[..., Any]:
         # Tracing clones the layers.
         with graph_prediction.keras_classes_kept():
             return model.predict_on_batch(_as_created(weights, variables), x, training)
+
+    return predict
+
+
+def _without_weights(keras_model: tf_keras.Model) -> Callable[..., Any]:
+    """As `_prediction`, of a model without weights, which TFF does not convert."""
+
+    def predict(weights, x, training):
+        del weights
+        with graph_prediction.keras_classes_kept():
+            return _clone(keras_model)(x, training=training)
 
     return predict
 

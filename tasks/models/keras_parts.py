@@ -4,6 +4,7 @@ Algorithms that need features, or share only a part of a model, take models made
 blocks (`tff_algos.models.BlockModel`).
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,10 +28,38 @@ def divide(keras_model: tf_keras.Model) -> list[tf_keras.Sequential] | None:
     groups = _groups(_layers(copy))
     # Before the layers become parts of other models, and so have several inputs.
     inputs = [_input(group[0]) for group in groups]
-    return [
-        tf_keras.Sequential([tf_keras.Input(x.shape[1:], dtype=x.dtype), *group])
-        for group, x in zip(groups, inputs, strict=True)
-    ]
+    return [_sequential(group, x) for group, x in zip(groups, inputs, strict=True)]
+
+
+def at_dropout(
+    part: tf_keras.Sequential,
+) -> list[tf_keras.Sequential | tf_keras.layers.Dropout]:
+    """Returns a part's dropout layers, and what is between them, in order.
+
+    Dropout of a shape of its own, or of what Keras masks, stays where it is.
+
+    Args:
+      part: Of `divide`.
+    """
+    runs = itertools.groupby(part.layers, _is_plain_dropout)
+    found: list[tf_keras.Sequential | tf_keras.layers.Dropout] = []
+    for is_dropout, layers in runs:
+        run = list(layers)
+        found += run if is_dropout else [_sequential(run, _input(run[0]))]
+    return found
+
+
+def _is_plain_dropout(layer: tf_keras.layers.Layer) -> bool:
+    return (
+        type(layer) is tf_keras.layers.Dropout
+        and layer.noise_shape is None
+        and layer.rate < 1
+        and not _is_masked(layer)
+    )
+
+
+def _sequential(layers: Sequence[tf_keras.layers.Layer], x: Any) -> tf_keras.Sequential:
+    return tf_keras.Sequential([tf_keras.Input(x.shape[1:], dtype=x.dtype), *layers])
 
 
 def _layers(keras_model: tf_keras.Model) -> list[tf_keras.layers.Layer] | None:
@@ -48,6 +77,11 @@ def _layers(keras_model: tf_keras.Model) -> list[tf_keras.layers.Layer] | None:
         # One that is called twice is in two places.
         if len(layer.inbound_nodes) != 1 or _input(layer) is not expected:
             return None
+        # Such as `training=True`.
+        if any(
+            each is not None for each in layer.inbound_nodes[0].call_kwargs.values()
+        ):
+            return None
         expected = layer.inbound_nodes[0].outputs
     return layers if expected is keras_model.output else None
 
@@ -57,14 +91,17 @@ def _input(layer: tf_keras.layers.Layer) -> Any:
     return layer.inbound_nodes[0].input_tensors
 
 
+def _is_masked(layer: tf_keras.layers.Layer) -> bool:
+    return getattr(_input(layer), "_keras_mask", None) is not None
+
+
 def _groups(
     layers: Sequence[tf_keras.layers.Layer],
 ) -> list[list[tf_keras.layers.Layer]]:
     groups = [[]]
     for layer in layers:
         has_weights = any(each.weights for each in groups[-1])
-        is_masked = getattr(_input(layer), "_keras_mask", None) is not None
-        if layer.weights and has_weights and not is_masked:
+        if layer.weights and has_weights and not _is_masked(layer):
             groups.append([])
         groups[-1].append(layer)
     return groups

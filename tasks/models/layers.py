@@ -96,7 +96,7 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> tf.Tensor:
     device, and elementwise, so it batches under `tf.vectorized_map`.
 
     Args:
-      x: float32 of any shape.
+      x: Of any shape and floating-point dtype.
       rate: The dropout rate, in [0, 1).
       seed: uint32 scalar, for example a `fingerprint`.
       salt: A number that distinguishes the dropout layers of one model.

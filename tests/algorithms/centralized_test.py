@@ -9,6 +9,7 @@ from tests.testing import linear_processes, numpy_rounds, problems
 from tests.testing.float32_processes import built, cohort
 from tests.testing.linear_processes import model
 from tests.testing.numpy_rounds import BATCH
+from tff_algos.hyperparameters import HyperparameterError
 
 START = problems.initial_vector()
 SGD = tff.learning.optimizers.build_sgdm
@@ -53,3 +54,10 @@ def test_centralized_refuses_more_than_one_client():
     process = built("centralized")
     with pytest.raises(Exception, match="takes one client, the pooled examples"):
         process.next(process.initialize(), cohort())
+
+
+def test_centralized_names_what_is_no_optimizer():
+    with pytest.raises(
+        HyperparameterError, match=r"^client_optimizer_fn=0\.1 .*build_sgdm"
+    ):
+        tff_algos.build_centralized(problems.linear_model(), 0.1)

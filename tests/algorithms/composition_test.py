@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tests.testing import float32_processes, problems
+from tests.testing import float32_processes, problems, remembering_processes
 from tests.testing.block_problems import block_model
 from tests.testing.float32_processes import (
     BUILDERS,
@@ -20,7 +20,9 @@ from tests.testing.float32_processes import (
 )
 from tests.testing.local_steps import BATCH, CLIENTS, RATE, told
 from tests.testing.speed import some_fast
+from tff_algos import client_works
 from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.models import local_model
 
 SGD = tff.learning.optimizers.build_sgdm
 FAST = ("fedavg", "mimelite", "centralized", "fomaml", "afl")
@@ -175,3 +177,24 @@ def test_clients_told_to_have_one_example_each_weigh_alike(name):
     found, _ = problems.run(by_told, cohort, cohort)
     expected, _ = problems.run(alike, batches, batches)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["statistics", "memory"])
+def test_a_finalizer_that_does_not_tell_of_rejected_rounds_is_named(kind):
+    model = functional()
+    if kind == "statistics":
+        model = remembering_processes.linear_model_with_statistics()
+        work = client_works.build_local_training_client_work(model, SGD(0.1))
+    else:
+        work = client_works.build_dynamic_regularization_client_work(
+            model, SGD(0.1), dynamic_regularization=0.1
+        )
+    weights_type = local_model.weights_type(model)
+    stock = tff.learning.templates.build_apply_optimizer_finalizer(
+        SGD(1.0), weights_type
+    )
+    with pytest.raises(HyperparameterError, match="^finalizer=.*num_rejected_rounds"):
+        tff_algos.compose(model, work, finalizer=stock)
+    plain = client_works.build_local_training_client_work(functional(), SGD(0.1))
+    if kind == "memory":
+        tff_algos.compose(model, plain, finalizer=stock)

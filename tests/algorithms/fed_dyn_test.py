@@ -25,6 +25,7 @@ from tests.testing.remembering_processes import (
     some_rounds,
 )
 from tests.testing.remembering_rounds import COHORTS, rounds
+from tff_algos.hyperparameters import HyperparameterError
 
 START = problems.initial_vector()
 UNIFORM = tff.learning.ClientWeighting.UNIFORM
@@ -111,3 +112,9 @@ def test_feddyns_adaptive_strength_goes_by_the_examples_that_a_client_has():
         np.testing.assert_allclose(
             rows[number], alpha * (START - w), rtol=1e-6, atol=1e-8
         )
+
+
+@pytest.mark.parametrize("value", ["10", True, 0, np.inf])
+def test_feddyn_names_a_mean_that_is_no_number_above_0(value):
+    with pytest.raises(HyperparameterError, match="^mean_examples=.* a number > 0"):
+        process("feddyn", mean_examples=value)

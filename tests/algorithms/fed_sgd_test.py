@@ -9,6 +9,7 @@ from tests.testing import linear_processes, numpy_rounds, problems
 from tests.testing.linear_processes import assert_close, model
 from tests.testing.numpy_rounds import CLIENTS, RATE, assert_exact
 from tests.testing.problems import f32
+from tff_algos.hyperparameters import HyperparameterError
 
 SGD = tff.learning.optimizers.build_sgdm
 START = problems.initial_vector()
@@ -36,3 +37,12 @@ def test_fedsgd_does_not_depend_on_the_batching():
     whole, _ = problems.run(process, linear_processes.cohort(batch_size=None))
     small, _ = problems.run(process, linear_processes.cohort(batch_size=2))
     assert_close(small, whole)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("client_weighting", "uniform"), ("server_optimizer_fn", 0.1)],
+)
+def test_bad_arguments_are_named(argument, value):
+    with pytest.raises(HyperparameterError, match=f"^{argument}="):
+        tff_algos.build_fed_sgd(model(), **{argument: value})

@@ -12,6 +12,7 @@ from tests.testing.remembering_processes import (
     cohort,
     invalid_clients,
     process,
+    some_rounds,
 )
 from tff_algos import execution
 from tff_algos.algorithms import personal_process
@@ -90,3 +91,16 @@ def test_what_clients_keep_is_not_sent(name):
     weight = 4 if np.any(~kept) else 0
     assert others < 40
     assert sent == sizes[~kept].sum() + weight + others
+
+
+def test_a_server_optimizer_leaves_the_clients_part_as_it_was():
+    model = block_problems.block_model()
+    built = tff_algos.build_fed_per(
+        model,
+        tff.learning.optimizers.build_sgdm(0.1),
+        tff.learning.optimizers.build_adamw(0.1, weight_decay=0.5),
+    )
+    training = run(built, NUM_CLIENTS, *some_rounds("blocks"))
+    moved = training.weights != block_problems.initial_vector()
+    own = sum(np.size(weight) for weight in model.initial_weights[0][-2:])
+    assert not np.any(moved[-own:]) and np.all(moved[:-own])

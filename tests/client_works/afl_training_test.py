@@ -1,11 +1,15 @@
 """AFL's mixture: it rises where losses are large, within the share of who takes part."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.testing.one_client import MODEL
+import tff_algos
+from tests.testing import one_client
+from tests.testing.one_client import CLIENT, MODEL
 from tff_algos.client_works import afl_training
 
 
@@ -45,3 +49,25 @@ def test_unknown_words_are_named(name, value):
             mixture_learning_rate=0.1,
             **{name: value},
         )
+
+
+@pytest.mark.parametrize("indices", [(0, 3), (-1, 0), (1, 1)])
+def test_clients_out_of_range_or_twice_end_the_round(indices):
+    work = afl_training.build_agnostic_training_client_work(
+        MODEL,
+        tff.learning.optimizers.build_sgdm(0.1),
+        num_clients=3,
+        mixture_learning_rate=0.1,
+    )
+
+    def data(index):
+        return collections.OrderedDict(
+            examples=CLIENT.batches(), client_index=tff_algos.index_dataset(index)
+        )
+
+    output = one_client.run(work, data(0), data(2))
+    assert output.result[0].update_weight == pytest.approx(1 / 3)
+    with pytest.raises(
+        Exception, match=r"client_index in \[0, 3\) and once in a round"
+    ):
+        one_client.run(work, *map(data, indices))

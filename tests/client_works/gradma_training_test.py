@@ -1,11 +1,13 @@
 """GradMA's local steps: without rows, and in float32."""
 
 import numpy as np
+import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
 from tests.testing import problems
-from tff_algos import execution
+from tff_algos import client_works, execution
 from tff_algos.client_works import StepCorrection, local_training
 
 
@@ -25,3 +27,25 @@ def test_float32_steps_of_full_batches_are_those_of_float64():
         with execution.in_process_context():
             ends[dtype], _ = problems.run(process, [client.batches(None, 5, dtype)])
     np.testing.assert_allclose(ends[np.float32], ends[np.float64], atol=1e-5)
+
+
+def test_a_model_that_draws_anew_at_every_look_is_refused_where_it_looks_twice():
+    plain = problems.linear_model()
+
+    @tf.function
+    def predict(weights, x, training):
+        return plain.predict_on_batch(weights, tf.nn.dropout(x, 0.5), training)
+
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=plain.initial_weights,
+        predict_on_batch_fn=predict,
+        loss_fn=plain.loss,
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=plain.input_spec,
+    )
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    build = client_works.build_gradma_training_client_work
+    for rows in (["previous"], ["server"]):
+        with pytest.raises(ValueError, match="RandomUniform, so a step's gradient and"):
+            build(model, sgd, StepCorrection(local_rows=rows))
+    build(model, sgd, StepCorrection(local_rows=["drift"]))

@@ -85,3 +85,10 @@ def test_the_rate_of_a_schedule_does_not_decay_as_well():
         HyperparameterError, match="client_learning_rate_decay=0.5 cannot be used with"
     ):
         local_training.decay_learning_rate(optimizer, state, 0.5, tf.constant(1))
+
+
+def test_gradients_of_several_types_are_clipped_together():
+    gradients = (tf.constant([3.0, 0.0]), tf.constant(4.0, tf.float64))
+    clipped = local_training.clip_by_norm(gradients, 2.5)
+    assert [each.dtype for each in clipped] == [tf.float32, tf.float64]
+    np.testing.assert_allclose(np.append(*clipped), [1.5, 0.0, 2.0], rtol=1e-6)

@@ -88,3 +88,13 @@ def test_a_tiny_temperature_does_not_overflow():
     loss, gradient = loss_and_gradient(SERVER, -SERVER, SERVER, 1e-4, tf.float32)
     assert loss == pytest.approx(2e4, rel=1e-5)
     assert np.all(np.isfinite(gradient))
+
+
+def test_in_half_precision_large_features_and_none_have_their_cosines():
+    large = np.repeat([[300.0, 0, 0, 0]], 6, axis=0)
+    found, gradient = loss_and_gradient(large, large, -large, dtype=tf.float16)
+    assert found == pytest.approx(formula(large, large, -large, 0.5), rel=1e-3)
+    assert np.all(np.isfinite(gradient))
+    nothing = np.zeros_like(large)
+    found, _ = loss_and_gradient(nothing, large, -large, dtype=tf.float16)
+    assert found == pytest.approx(np.log(2), rel=1e-3)

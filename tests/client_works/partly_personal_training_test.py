@@ -115,3 +115,21 @@ def test_frozen_weights_do_not_make_a_client_send_its_own_statistics():
         )
         update = work.next.type_signature.result.result.member.update
         assert ("statistics" in tff.structure.name_list_with_nones(update)) == is_sent
+
+
+def test_weight_decay_leaves_the_weights_of_other_phases():
+    work = partly_personal_training.build_partly_personal_client_work(
+        MODEL,
+        tff.learning.optimizers.build_adamw(0.1, weight_decay=0.5),
+        personal=BIAS,
+        phases=[Phase((True, False), 2)],
+    )
+    row = {"seen": np.bool_(True), "weights": (np.float64(START[-1] + 1),)}
+    data = collections.OrderedDict(
+        examples=CLIENT.batches(),
+        client_index=tff_algos.index_dataset(0),
+        memory=execution.ElementDataset(row),
+    )
+    output = one_client.run(work, data)
+    kept = output.measurements["memory"]["row"]["weights"][0]
+    np.testing.assert_array_equal(kept, [START[-1] + 1])

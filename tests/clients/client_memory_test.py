@@ -441,3 +441,14 @@ def test_another_measurement_than_the_memorys_is_named():
     memory = make(None)
     with pytest.raises(ValueError, match="'memory'.*found aggregator, client_work"):
         memory.update({"aggregator": (), "client_work": {}})
+
+
+def test_what_was_saved_in_memory_is_restored_into_a_file(tmp_path):
+    memory = make(None)
+    memory.update(report_of({0: 1, 3: 2}))
+    memory.update(report_of({3: 5, 1: 4}))
+    other = make(tmp_path)
+    other.restore(memory.save())
+    assert_rows(other, {0: 1, 1: 4, 3: 5})
+    other.update(report_of({0: 6}))
+    assert_rows(other, {0: 6, 1: 4, 3: 5})

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow_federated import learning
 
 from tests.testing import problems
@@ -110,6 +111,12 @@ def test_a_step_to_infinity_is_rejected_and_counted():
         ((np.zeros((0, 5)), np.zeros(0)), r"length >= 1, found shapes \[\(0, 5\)"),
         ((np.zeros((3, 5)), np.zeros(2)), r"length >= 1, found shapes \[\(3, 5\)"),
         (
+            (np.zeros((3, 4)), np.zeros(3)),
+            r"model's batches, <.*>, found float64\[3, 4\]",
+        ),
+        (np.zeros((3, 5)), r"model's batches, <.*>, found float64\[3, 5\]\."),
+        ((np.full((3, 5), "a"), np.zeros(3)), r"found <U1\[3, 5\], float64\[3\]"),
+        (
             (np.broadcast_to(0.0, (1 << 24, 5)), np.broadcast_to(0.0, 1 << 24)),
             "536870912 bytes at most, found",
         ),
@@ -118,3 +125,26 @@ def test_a_step_to_infinity_is_rejected_and_counted():
 def test_bad_examples_are_named(examples, message):
     with pytest.raises(ValueError, match=message):
         finalizers.build_meta_update(problems.linear_model(), examples, SGD(0.3))
+
+
+def test_an_infinite_optimizer_state_is_rejected():
+    """The square of a finite gradient may be infinite in float32."""
+    huge = (np.full_like(SERVER.x, 1e19), SERVER.y)
+    update = finalizers.build_meta_update(
+        problems.linear_model(np.float32), huge, learning.optimizers.build_adam(0.1)
+    )
+    found, output = rounds(update, 2, problems.linear_model(np.float32))
+    np.testing.assert_array_equal(found[1], START.astype(np.float32))
+    assert output.measurements["num_rejected_meta_updates"] == 1
+    state = output.state.optimizer
+    assert all(np.all(np.isfinite(leaf)) for leaf in tf.nest.flatten(state))
+
+
+def test_numbers_are_converted_to_the_models_types():
+    model = problems.linear_model(np.float32)
+    as_they_are = tuple(each.astype(np.float32) for each in EXAMPLES)
+    found = [
+        rounds(finalizers.build_meta_update(model, each, SGD(0.3)), 1, model)[0][0]
+        for each in (EXAMPLES, as_they_are)
+    ]
+    np.testing.assert_array_equal(*found)

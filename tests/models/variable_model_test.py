@@ -7,7 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_algos
+from tests.testing import remembering_processes
 from tests.testing.one_client import CLIENT, MODEL, START
+from tff_algos.models.changed_variables import changed_in_training
 from tff_algos.models.variable_model import FunctionalVariableModel
 
 ERRORS = (CLIENT.x @ START[:-1] + START[-1] - CLIENT.y) ** 2 / 2
@@ -75,3 +78,31 @@ def test_metrics_start_at_the_models_initial_state():
     model.forward_pass(batch())
     found = model.report_local_unfinalized_metrics()["least"]
     assert float(found) == pytest.approx(np.mean(ERRORS), rel=1e-6)
+
+
+def _last_mean_model():
+    """The model with the mean of the last batch's inputs as statistic."""
+    return remembering_processes.linear_model_with_statistics()
+
+
+def test_moving_statistics_move_in_training_alone():
+    model = FunctionalVariableModel(_last_mean_model())
+    (mean,) = model.non_trainable_variables
+    output = model.forward_pass(batch(slice(0, 2)), training=False)
+    model.predict_on_batch(batch()[0], training=True)
+    np.testing.assert_array_equal(mean, np.zeros(5))
+    trained = model.forward_pass(batch(slice(0, 2)), training=True)
+    np.testing.assert_allclose(mean, np.mean(CLIENT.x[:2], axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(trained.predictions, output.predictions)
+    assert changed_in_training(FunctionalVariableModel(_last_mean_model())) == (True,)
+
+
+def test_a_server_gets_the_statistics_of_clients_that_train_variables():
+    functional = _last_mean_model()
+    process = tff_algos.build_fed_avg(
+        lambda: FunctionalVariableModel(functional),
+        tff.learning.optimizers.build_sgdm(0.1),
+    )
+    output = process.next(process.initialize(), [CLIENT.batches()])
+    (found,) = process.get_model_weights(output.state).non_trainable
+    np.testing.assert_allclose(found, np.mean(CLIENT.x, axis=0), rtol=1e-12)

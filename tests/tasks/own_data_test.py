@@ -67,7 +67,7 @@ def test_a_partition_divides_and_the_seed_decides():
     assert not np.array_equal(*first)
 
 
-def _functional(label_dtype):
+def _functional(label_dtype, by_name=False):
     """Returns a functional model with the metric "loss" alone."""
 
     @tf.function
@@ -77,6 +77,7 @@ def _functional(label_dtype):
     def loss(output, label, sample_weight=None):
         return tf.reduce_mean(output)
 
+    x, y = tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], label_dtype)
     return tff.learning.models.FunctionalModel(
         initial_weights=((np.zeros([2, 2], np.float32),), ()),
         predict_on_batch_fn=predict_on_batch,
@@ -86,10 +87,7 @@ def _functional(label_dtype):
             lambda state, labels, batch_output, sample_weight=None: state,
             lambda state: state,
         ),
-        input_spec=(
-            tf.TensorSpec([None, 2], tf.float32),
-            tf.TensorSpec([None], label_dtype),
-        ),
+        input_spec=collections.OrderedDict(x=x, y=y) if by_name else (x, y),
     )
 
 
@@ -112,6 +110,12 @@ def _functional(label_dtype):
         ),
         ({"model": _functional(tf.int64)}, "int64.*labels are .*int32"),
         ({"model": _functional(tf.int32)}, "no metric accuracy; .*NumExamplesCounter"),
+        (
+            {"model": _functional(tf.int32, by_name=True)},
+            r"takes OrderedDict\(.*, expected a pair \(x, y\) of tensors",
+        ),
+        ({"labels": [[1], [2, 3]]}, "own_data: labels cannot be an array: setting"),
+        ({"client_ids": [[1], [2, 3]]}, "own_data: client ids cannot be an array"),
     ],
 )
 def test_what_does_not_fit_is_named(arguments, message):
@@ -335,3 +339,19 @@ def test_bytes_are_words_and_a_column_is_there_once():
     table = {"age": np.arange(4.0), "label": [0, 1, 0, 1]}
     with pytest.raises(HyperparameterError, match="features='age' .* each column once"):
         tasks.from_data_frame(table, "label", features=["age", "age"])
+
+
+@pytest.mark.parametrize("argument", ["features", "label"])
+def test_pairs_have_no_keys(argument):
+    pairs = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
+        ["ann"], lambda _: tf.data.Dataset.from_tensor_slices((X, Y))
+    )
+    with pytest.raises(
+        HyperparameterError, match=f"{argument}='y' cannot be used with .* pairs"
+    ):
+        tasks.from_client_data(pairs, **{argument: "y"})
+
+
+def test_a_column_of_lists_of_different_lengths_is_named():
+    with pytest.raises(TaskError, match="own_data: column 'a' cannot be an array: se"):
+        tasks.from_data_frame({"a": [[1], [2, 3]], "y": [0, 1]}, "y")

@@ -1,5 +1,8 @@
 """Folders of images by class, or by client and class."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -107,4 +110,24 @@ def test_what_is_no_image_is_refused(put, tmp_path):
         match=r"notes\.txt is not an image this program can read \(\.png, \.jpg, "
         r"\.jpeg, \.bmp, \.gif\): move it out of the folder\.$",
     ):
+        own_images.read(tmp_path)
+
+
+def test_what_cannot_be_read_is_refused_and_not_left_out(put, tmp_path, monkeypatch):
+    put("cat/1.png")
+    link = tmp_path / "cat/2.png"
+    link.symlink_to(tmp_path / "gone.png")
+    with pytest.raises(TaskError, match=r"cat/2\.png is a link to nothing: move it"):
+        own_images.read(tmp_path)
+    link.unlink()
+    (tmp_path / "dog").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("dog"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(TaskError, match="dog cannot be read: Permission denied"):
         own_images.read(tmp_path)

@@ -1,6 +1,7 @@
 """Tables: columns that are numbers, words, labels and clients."""
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -206,3 +207,19 @@ def test_complex_numbers_are_refused():
     )
     with pytest.raises(TaskError, match=message):
         own_table.encode(table, Roles(label="y"))
+
+
+def test_a_column_that_nobody_asks_for_takes_no_memory_of_an_array(write):
+    long = "x" * 100_000
+    lines = "".join(f"{k},{k % 2},n\n" for k in range(300))
+    table = own_table.read_csv(write(f"a,y,note\n{lines}3,1,{long}\n"))
+    tracemalloc.start()
+    try:
+        found, _, _ = own_table.encode(table, Roles(label="y", features=("a",)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.shape == (301, 1)
+    # The notes alone would take 120 MB.
+    assert peak < 10e6
+    assert table.columns["note"][-1] == long

@@ -48,3 +48,9 @@ def test_a_source_of_data_that_there_is_not_is_named():
     assert DataOptions().data == "auto"
     with pytest.raises(HyperparameterError, match="data='real'.*auto, tff, generated"):
         DataOptions(data="real")
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(HyperparameterError, match="^seed=.*expected an integer >= 0"):
+        DataOptions(seed=seed)

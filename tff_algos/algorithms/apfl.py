@@ -67,8 +67,8 @@ def build_apfl(
 
     Returns:
       A `PersonalProcess` typed as `build_scaffold`'s; a row is `seen` (bool) and
-      `weights`, those of v_k, and with `adaptive_mixing` the client's `mixing`
-      (float64).
+      `weights`, those of v_k, with `adaptive_mixing` the client's `mixing` (float64), and
+      `statistics`, where the model has any.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.

@@ -12,9 +12,11 @@ Cost per round: no communication; the pooled examples are in one place.
 from tff_algos import client_works
 from tff_algos.algorithms.arguments import LearningProcess, MetricsAggregator, Optimizer
 from tff_algos.algorithms.composition import compose
+from tff_algos.hyperparameters import checked
 from tff_algos.models import ModelOrFn
 
 
+@checked
 def build_centralized(
     model_fn: ModelOrFn,
     client_optimizer_fn: Optimizer,
@@ -31,6 +33,9 @@ def build_centralized(
     Returns:
       A `tff.learning.templates.LearningProcess`, typed as `build_fed_avg`'s, whose
       `next` takes exactly one client: `[batches of the pooled examples]`.
+
+    Raises:
+      HyperparameterError: If an argument is invalid.
     """
     client_work = client_works.build_pooled_training_client_work(
         model_fn, client_optimizer_fn, metrics_aggregator=metrics_aggregator

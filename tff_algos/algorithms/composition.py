@@ -12,7 +12,7 @@ from tff_algos.algorithms.arguments import (
     WeightedAggregator,
 )
 from tff_algos.client_works import client_report
-from tff_algos.hyperparameters import checked
+from tff_algos.hyperparameters import HyperparameterError, checked
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 
@@ -55,7 +55,9 @@ def compose(
       client_work: The client work.
       server_optimizer: Takes its step with the aggregate as gradient; not needed with
         `finalizer`; plain SGD with learning rate 1 by default.
-      finalizer: Replaces the step of `server_optimizer`.
+      finalizer: Replaces the step of `server_optimizer`. For models with moving
+        statistics and clients that remember, it has to measure `num_rejected_rounds`, as
+        those of `finalizers` do.
       wrap_finalizer: Maps the finalizer of all weights, statistics included, to the one
         to use.
       model_distributor: Replaces the plain broadcast.
@@ -67,7 +69,7 @@ def compose(
 
     Raises:
       HyperparameterError: If the optimizer, the distributor or the aggregator is not of
-        TFF's class.
+        TFF's class, or the finalizer does not measure what it has to.
     """
     initial_weights = local_model.build_initial_weights_computation(model)
     weights_type = initial_weights.type_signature.result
@@ -76,7 +78,14 @@ def compose(
         server_optimizer or tff.learning.optimizers.build_sgdm(1.0), weights_type
     )
     result_type = client_work.next.type_signature.result.result.member
-    if _is_record_of(result_type.update, client_report.UpdateWithStatistics):
+    state_type = client_work.initialize.type_signature.result.member
+    has_statistics = _is_record_of(
+        result_type.update, client_report.UpdateWithStatistics
+    )
+    remembers = _is_record_of(state_type, client_works.RememberingState)
+    if has_statistics or remembers:
+        _check_measures_rejections(finalizer)
+    if has_statistics:
         aggregator = aggregators.StatisticsFactory(aggregator)
         finalizer = finalizers.build_statistics_finalizer(
             finalizer,
@@ -93,10 +102,23 @@ def compose(
         aggregator.create(result_type.update, result_type.update_weight),
         finalizer,
     )
-    state_type = client_work.initialize.type_signature.result.member
-    if _is_record_of(state_type, client_works.RememberingState):
+    if remembers:
         return client_works.undo_rejected_rounds(process)
     return process
+
+
+def _check_measures_rejections(finalizer: Finalizer) -> None:
+    measured = finalizer.next.type_signature.result.measurements.member
+    is_struct = isinstance(measured, tff.StructType)
+    names = tff.structure.name_list(measured) if is_struct else []
+    if "num_rejected_rounds" not in names:
+        raise HyperparameterError(
+            "finalizer",
+            finalizer,
+            "one that measures num_rejected_rounds, such as "
+            "tff_algos.finalizers.build_apply_optimizer_finalizer's, for a model with "
+            "moving statistics or clients that remember",
+        )
 
 
 def _is_record_of(type_signature: tff.Type, container: type) -> bool:

@@ -68,7 +68,7 @@ def build_ditto(
 
     Returns:
       A `PersonalProcess` typed as `build_scaffold`'s; a row is `seen` (bool) and
-      `weights`, those of v_k.
+      `weights`, those of v_k, and `statistics`, where the model has any.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.

@@ -27,9 +27,11 @@ from tff_algos.algorithms.arguments import (
     WeightedAggregator,
 )
 from tff_algos.algorithms.composition import compose
+from tff_algos.hyperparameters import checked
 from tff_algos.models import ModelOrFn
 
 
+@checked
 def build_fed_sgd(
     model_fn: ModelOrFn,
     server_optimizer_fn: Optimizer | None = None,
@@ -51,8 +53,13 @@ def build_fed_sgd(
         with learning rate 0.1 by default, as in TFF.
 
     Returns:
-      As `build_fed_avg`. Each example of a client should occur once: how they are
-      batched does not matter.
+      As `build_fed_avg`. Each example of a client should occur once. How they are
+      batched does not matter unless a batch's loss depends on more than the mean of its
+      examples' losses, as with batch normalization, or of sequences, whose loss is the
+      mean over tokens.
+
+    Raises:
+      HyperparameterError: If an argument is invalid.
     """
     client_work = client_works.build_full_gradient_client_work(
         model_fn,

@@ -68,7 +68,8 @@ def build_moon(
 
     Returns:
       A `tff.learning.templates.LearningProcess` typed as `build_scaffold`'s; a row is
-      `seen` (bool) and `weights`, those of the client after its last round.
+      `seen` (bool), `weights`, those of the client after its last round, and
+      `statistics`, where the model has any.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.

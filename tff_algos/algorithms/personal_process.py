@@ -18,6 +18,7 @@ from tff_algos.client_works.partly_personal_training import others
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import BlockModel, WeightMask, local_model
 from tff_algos.models.local_model import ModelOrFn, Weights
+from tff_algos.optimizers import of_some_weights
 
 
 class PersonalProcess(tff.learning.templates.LearningProcess):
@@ -105,18 +106,21 @@ def compose_partly_personal(
       client_work: Of `client_works.build_partly_personal_client_work`.
       personal: The clients' part of the weights.
     """
+    shared = others(personal.trainable)
+    if server_optimizer is not None and any(shared):
+        server_optimizer = of_some_weights(server_optimizer, shared)
     process = compose(
         model,
         client_work,
         server_optimizer,
         model_distributor=model_distributor,
-        model_aggregator=PartFactory(others(personal.trainable), model_aggregator),
+        model_aggregator=PartFactory(shared, model_aggregator),
     )
     return PersonalProcess(
         process,
         model,
         lambda server, row: remembered_weights.read(row, server, personal),
-        shares_weights=any(others(personal.trainable)),
+        shares_weights=any(shared),
     )
 
 

@@ -77,7 +77,7 @@ def build_pfedme(
 
     Returns:
       A `PersonalProcess` typed as `build_scaffold`'s; a row is `seen` (bool) and
-      `weights`, those of theta.
+      `weights`, those of theta, and `statistics`, where the model has any.
 
     Raises:
       HyperparameterError: If a hyperparameter is out of range.

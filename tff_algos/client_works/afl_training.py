@@ -117,7 +117,7 @@ def build_agnostic_training_client_work(
       `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
       of `build_local_training_client_work`, plus `lambda_min`, `lambda_max` and
       `max_loss` (float32). `client_index` holds one element, the client's index in
-      [0, N).
+      [0, N); a round fails if one is out of range, or two clients have the same.
 
     Raises:
       HyperparameterError: If an argument is invalid.
@@ -164,27 +164,38 @@ def build_agnostic_training_client_work(
             loss = attacks.reported_loss(loss, batches)
             uniform = tff.learning.ClientWeighting.UNIFORM
             report = update.report(view, server_weights, uniform, loss)
-            report = report.with_weight(
-                tf.cast(tf.gather(state.mixture, index), tf.float32)
-            ).with_num_examples(own_data.num_examples)
-            loss = zero_unless(report.counts_in, loss)
+            # All zeros for an index out of range, which the server then misses.
             own = tf.one_hot(index, num_clients, dtype=tf.float64)
+            weight = tf.cast(tf.reduce_sum(own * state.mixture), tf.float32)
+            report = report.with_weight(weight).with_num_examples(own_data.num_examples)
+            loss = zero_unless(report.counts_in, loss)
             return (
                 report.result,
                 report.metrics,
                 report.counts,
                 own * loss,
                 own * tf.cast(report.counts_in, tf.float64),
+                tf.cast(report.counts_in, tf.float64),
                 tf.cast(loss, tf.float32),
             )
 
         return work(state, server_weights, data)
 
     @tff.tensorflow.computation(
-        state_type, (np.float64, [num_clients]), (np.float64, [num_clients])
+        state_type,
+        (np.float64, [num_clients]),
+        (np.float64, [num_clients]),
+        np.float64,
     )
     @tf.function
-    def next_state(state, losses, counts):
+    def next_state(state, losses, counts, num_reports):
+        expected = (
+            f"Expected each client_index in [0, {num_clients}) and once in a round"
+        )
+        tf.debugging.Assert(
+            tf.reduce_all(counts <= 1) & tf.equal(tf.reduce_sum(counts), num_reports),
+            [expected, "found reports by index", counts, "of", num_reports],
+        )
         mean_losses = tf.math.divide_no_nan(losses, counts)
         mixture = ascend(state.mixture, mean_losses, counts > 0, mixture_learning_rate)
         return AgnosticState(state.round_num + 1, mixture)
@@ -202,11 +213,12 @@ def build_agnostic_training_client_work(
         tff.FederatedType(data_type, tff.CLIENTS),
     )
     def next_fn(state, weights, client_data):
-        result, metrics, counts, losses, present, loss = tff.federated_map(
+        result, metrics, counts, losses, present, reports, loss = tff.federated_map(
             client_work, (tff.federated_broadcast(state), weights, client_data)
         )
         new_state = tff.federated_map(
-            next_state, (state, tff.federated_sum(losses), tff.federated_sum(present))
+            next_state,
+            (state, *map(tff.federated_sum, (losses, present, reports))),
         )
         least, largest = tff.federated_map(extremes, new_state)
         return tff.templates.MeasuredProcessOutput(

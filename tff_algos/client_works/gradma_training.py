@@ -23,7 +23,7 @@ from tff_algos.client_works.remembering_process import (
 )
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
-from tff_algos.models import local_model
+from tff_algos.models import local_model, random_draws
 from tff_algos.models.local_model import LocalModel, Tensors
 from tff_algos.solvers import cone
 
@@ -125,12 +125,19 @@ def build_gradma_training_client_work(
 
     Raises:
       TypeError: If `model` is not a functional model.
+      ValueError: If the step's gradient and a row would have different dropout masks,
+        because the model draws at random and not as a function of weights and batch.
     """
     if not local_model.is_functional(model):
         raise TypeError(
             "Expected a tff.learning.models.FunctionalModel, whose gradients can be "
             "computed for one batch at several weights, found a function. Tip: "
             "tff.learning.models.functional_model_from_keras makes one of a Keras model."
+        )
+    if {"previous", "server"} & set(correction.local_rows):
+        random_draws.require_none(
+            model,
+            "a step's gradient and those it must not oppose would not be comparable",
         )
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

@@ -125,7 +125,10 @@ def clip_by_norm(gradients: Tensors, largest: float | None) -> Tensors:
     if largest is None:
         return gradients
     # Not tf.linalg.global_norm, whose op cannot be vectorized over clients.
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(g**2) for g in gradients]))
+    squares = [tf.reduce_sum(gradient**2) for gradient in gradients]
+    if len({square.dtype for square in squares}) > 1:
+        squares = [tf.cast(square, tf.float64) for square in squares]
+    norm = tf.sqrt(tf.add_n(squares))
     return tuple(tf.clip_by_global_norm(gradients, largest, norm)[0])
 
 

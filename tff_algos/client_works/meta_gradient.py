@@ -24,9 +24,8 @@ from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientData, ClientDataFields
 from tff_algos.finite import global_norm, zero_unless
 from tff_algos.hyperparameters import checked, hparam
-from tff_algos.models import local_model
+from tff_algos.models import local_model, random_draws
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
-from tff_algos.random_ops import RANDOM_OPS
 
 Query = Literal["next_batch", "all", "held_out"]
 
@@ -261,31 +260,7 @@ def _check_twice_differentiable(model: ModelOrFn) -> None:
             "a tff.learning.models.FunctionalModel, found a function. Tip: "
             "tff.learning.models.functional_model_from_keras, or the first-order form."
         )
-
-    view = local_model.create(model)
-    ops = set()
-
-    # Functional models from Keras can be called only within a TFF computation.
-    @tff.tensorflow.computation
-    def gradient_ops():
-        initial = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
-
-        @tf.function
-        def loss_gradients(batch):
-            weights = Weights(*(tuple(part) for part in initial))
-            return view.loss_gradients(weights, view.initial_metrics(), batch).gradients
-
-        traced = loss_gradients.get_concrete_function(model.input_spec)
-        graph_def = traced.graph.as_graph_def()
-        functions = [function.node_def for function in graph_def.library.function]
-        ops.update(node.op for nodes in [graph_def.node, *functions] for node in nodes)
-        return 0
-
-    del gradient_ops
-    if drawn := ops & RANDOM_OPS:
-        raise ValueError(
-            f"The model draws at random with {', '.join(sorted(drawn))}, so the "
-            "backward pass through local training would differentiate a different "
-            "loss. Use random ops whose seed is a function of weights and batch "
-            "(tf.random.stateless_*)."
-        )
+    random_draws.require_none(
+        model,
+        "the backward pass through local training would differentiate a different loss",
+    )

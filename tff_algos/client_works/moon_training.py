@@ -33,11 +33,16 @@ def contrastive_loss(
     cosines of the features with the server's and with the previous model's.
 
     Args:
-      features: The local model's features, [..., q].
+      features: The local model's features, [..., q]; cosines of half precision are
+        computed in float32.
       server: The server model's features, [..., q].
       previous: The previous local model's features, [..., q].
       contrastive_temperature: tau, > 0.
     """
+    if features.dtype.size < tf.float32.size:
+        features, server, previous = (
+            tf.cast(each, tf.float32) for each in (features, server, previous)
+        )
     difference = _cosine(features, previous) - _cosine(features, server)
     return tf.reduce_mean(tf.nn.softplus(difference / contrastive_temperature))
 
@@ -67,7 +72,7 @@ def _step_gradients(
             contrast = contrastive_loss(
                 forward.blocks.features, *others, contrastive_temperature
             )
-            return forward.loss + strength * contrast
+            return forward.loss + tf.cast(strength * contrast, forward.loss.dtype)
 
         result = model.loss_gradients(
             state.weights, state.metrics, batch, objective=objective

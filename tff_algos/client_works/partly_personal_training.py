@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_training, remembered_weights
-from tff_algos.client_works.local_training import LocalUpdate, StepGradients
+from tff_algos.client_works.local_training import LocalUpdate
 from tff_algos.client_works.remembering_process import (
     RememberingInput,
     RememberingReport,
@@ -24,6 +24,7 @@ from tff_algos.clients import attacks
 from tff_algos.models import local_model
 from tff_algos.models.block_model import WeightMask
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
+from tff_algos.optimizers import of_some_weights
 
 
 @attrs.frozen
@@ -40,22 +41,6 @@ class Phase:
 
 
 _TOGETHER = (Phase(),)
-
-
-def _frozen_unless(trains: tuple[bool, ...] | None) -> StepGradients:
-    """Returns plain gradients that are zero for weights that are not trained."""
-    if trains is None:
-        return local_training.plain_gradients
-
-    def gradients(model, state, batch):
-        result, carry = local_training.plain_gradients(model, state, batch)
-        kept = tuple(
-            gradient if trained else tf.zeros_like(gradient)
-            for gradient, trained in zip(result.gradients, trains, strict=True)
-        )
-        return attrs.evolve(result, gradients=kept), carry
-
-    return gradients
 
 
 def _zero_where(mask: Sequence[bool], tensors: Tensors) -> Tensors:
@@ -103,10 +88,16 @@ def build_partly_personal_client_work(
     Raises:
       HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
-    train = local_training.build_train(
-        optimizer, client_learning_rate_decay=client_learning_rate_decay
-    )
     taken = [phase for phase in phases if phase.passes]
+    trains = [
+        local_training.build_train(
+            optimizer
+            if phase.trains is None
+            else of_some_weights(optimizer, phase.trains),
+            client_learning_rate_decay=client_learning_rate_decay,
+        )
+        for phase in taken
+    ]
     keeps_statistics = all(
         itertools.compress(personal.non_trainable, local_model.statistics_of(model))
     )
@@ -115,7 +106,7 @@ def build_partly_personal_client_work(
         server = local_model.flatten(given.server_weights)
         weights = remembered_weights.read(given.row, server, personal)
         first = None
-        for phase in taken:
+        for phase, train in zip(taken, trains, strict=True):
             counted = contextlib.nullcontext() if first is None else view.uncounted()
             with counted:
                 final = train(
@@ -125,7 +116,6 @@ def build_partly_personal_client_work(
                     given.dataset
                     if phase.passes == 1
                     else given.dataset.repeat(phase.passes),
-                    _frozen_unless(phase.trains),
                 )
             weights = final.weights
             first = final if first is None else first

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-# Exceeds the examples of any client and the passes of any client work.
-_ALL = 1 << 20
+# More examples than a client can hold, and more passes than any client work makes.
+_ALL = 1 << 30
 
 
 @attrs.frozen

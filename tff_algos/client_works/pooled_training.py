@@ -20,7 +20,8 @@ def build_pooled_training_client_work(
     """Builds the work of a single client, the data center, that holds all examples.
 
     Like `build_local_training_client_work`, except that the process's state is the
-    optimizer's state, which persists across rounds.
+    optimizer's state, which persists across rounds; a round that would leave it not
+    finite is excluded as well.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function
@@ -65,6 +66,7 @@ def build_pooled_training_client_work(
                 tff.learning.ClientWeighting.NUM_EXAMPLES,
                 final.num_examples,
                 final.metrics,
+                final.optimizer_state,
                 non_trainable=final.weights.non_trainable,
             )
             new_optimizer_state = tf.nest.map_structure(

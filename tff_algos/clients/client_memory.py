@@ -391,8 +391,9 @@ class ClientMemory:
             )
         self._slots = slots.copy()
         self._numbers = np.array(saved["numbers"], np.uint64)
+        owners = dict(zip(slots.tolist(), self._numbers.tolist(), strict=True))
         for slot, record in enumerate(rows):
-            self._records.write(slot, record.tobytes(), 0)
+            self._records.write(slot, record.tobytes(), owners.get(slot, 0))
         # In memory, each saved state includes its rows; in a file, they must be kept.
         kept = [
             np.asarray(each["slots"], np.int32) for each in earlier if self._in_file

@@ -67,14 +67,14 @@ def build_meta_update(
 ) -> MetaUpdate:
     """Builds the steps that a server takes on its own examples in every round.
 
-    If the steps lead to weights that are not finite, they are rejected: weights and
-    optimizer state stay unchanged.
+    If the steps lead to weights or an optimizer state that are not finite, they are
+    rejected: weights and optimizer state stay unchanged.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
       examples: Arrays in the structure of the model's batches, with examples along the
-        first axis.
+        first axis; numbers are converted to the model's dtypes.
       optimizer: The optimizer of the steps; its state persists across rounds.
       meta_steps: Steps per round, >= 1.
       meta_batch_size: Examples per step; successive steps cycle through all examples.
@@ -86,10 +86,10 @@ def build_meta_update(
       The two computations.
 
     Raises:
-      ValueError: If there are no examples, more than 512 MB of them, or arrays of
-        different lengths.
+      ValueError: If there are no examples, more than 512 MB of them, arrays of
+        different lengths, or arrays that the model does not take.
     """
-    _check(examples)
+    examples = _checked(examples, model)
     trainable_type = local_model.weights_type(model).trainable
     specs = tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable_type)))
 
@@ -131,7 +131,7 @@ def build_meta_update(
             optimizer_state = optimizer.set_hparams(
                 optimizer_state, optimizer.get_hparams(state.optimizer)
             )
-            finite = all_finite(trainable)
+            finite = all_finite((trainable, optimizer_state))
             optimizer_state, trainable = tf.nest.map_structure(
                 lambda new, old: tf.where(finite, new, old),
                 (optimizer_state, tuple(trainable)),
@@ -155,9 +155,13 @@ def build_meta_update(
     return MetaUpdate(initialize, next_fn)
 
 
-def _check(examples: Any) -> None:
-    """Raises `ValueError` if the arrays are not examples or are too large."""
-    arrays = [np.asarray(array) for array in tf.nest.flatten(examples)]
+def _checked(examples: Any, model: ModelOrFn) -> Any:
+    """Returns the arrays in the model's dtypes.
+
+    Raises:
+      ValueError: If they are not examples of the model or are too large.
+    """
+    arrays = _as_inputs([np.asarray(each) for each in tf.nest.flatten(examples)], model)
     lengths = {array.shape[:1] for array in arrays}
     if len(lengths) != 1 or not all(array.ndim and len(array) for array in arrays):
         raise ValueError(
@@ -169,6 +173,28 @@ def _check(examples: Any) -> None:
         raise ValueError(
             f"Expected examples of {_MAX_BYTES} bytes at most, found {size}."
         )
+    return tf.nest.pack_sequence_as(examples, arrays)
+
+
+def _as_inputs(arrays: list[np.ndarray], model: ModelOrFn) -> list[np.ndarray]:
+    batch_type = local_model.data_type(model).element
+    specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(batch_type))
+    dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
+    fits = [
+        np.can_cast(array.dtype, dtype, "same_kind")
+        and spec.shape[1:].is_compatible_with(array.shape[1:])
+        for array, spec, dtype in zip(arrays, specs, dtypes, strict=False)
+    ]
+    if len(arrays) != len(specs) or not all(fits):
+        shown = [f"{array.dtype}{list(array.shape)}" for array in arrays]
+        raise ValueError(
+            f"Expected examples like the model's batches, {batch_type}, found "
+            f"{', '.join(shown)}."
+        )
+    return [
+        array.astype(dtype, copy=False)
+        for array, dtype in zip(arrays, dtypes, strict=True)
+    ]
 
 
 def _as_passes(examples: Any, meta_batch_size: int) -> Passes:

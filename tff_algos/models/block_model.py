@@ -59,8 +59,8 @@ class Block:
       apply: `(trainable, non_trainable, x, mode) -> (output, non_trainable)`, with all
         of the block's weights, in order; the second result is the new non-trainable
         weights.
-      trainable: The initial trainable weights, float32.
-      non_trainable: The initial non-trainable weights, float32.
+      trainable: The initial trainable weights.
+      non_trainable: The initial non-trainable weights.
       has_dropout: Whether `apply` needs a `Mode.dropout_seed` in training.
       batch_norm: Whether each trainable weight is a scale or shift of batch
         normalization; empty if none is.

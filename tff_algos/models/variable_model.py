@@ -5,6 +5,7 @@ wrapper reports all metrics of the functional model.
 """
 
 import collections
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,13 +13,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.autograph import convertible
+from tff_algos.models.block_model import BlockModel
 
 
 class FunctionalVariableModel(tff.learning.models.VariableModel):
     """A functional model with its weights and its metrics in variables.
 
     Its methods are those of `tff.learning.models.VariableModel`; each instance has
-    variables of its own, with the model's initial weights.
+    variables of its own, with the model's initial weights. In training, `forward_pass`
+    updates a block model's moving statistics, as Keras does.
 
     Args:
       model: The functional model, whose metrics are reported in full.
@@ -54,11 +57,21 @@ class FunctionalVariableModel(tff.learning.models.VariableModel):
 
     @tf.function
     def predict_on_batch(self, x: Any, training: bool = True) -> Any:
-        weights = tf.nest.map_structure(
+        return self._model.predict_on_batch(self._weights(), x, training=training)
+
+    def _weights(self) -> Any:
+        return tf.nest.map_structure(
             lambda variable: variable.read_value(),
             (self._trainable, self._non_trainable),
         )
-        return self._model.predict_on_batch(weights, x, training=training)
+
+    def _predict_and_update_statistics(self, x: Any) -> Any:
+        model, weights = self._model, self._weights()
+        result = model.apply_blocks(weights, x, model.mode(weights, x))
+        statistics = zip(self._non_trainable, result.non_trainable, strict=True)
+        for variable, value in itertools.compress(statistics, model.statistics):
+            variable.assign(value)
+        return result.output
 
     @tf.function
     def forward_pass(
@@ -68,7 +81,10 @@ class FunctionalVariableModel(tff.learning.models.VariableModel):
             x, y = batch_input["x"], batch_input["y"]
         else:
             x, y = batch_input
-        predictions = self.predict_on_batch(x, training=training)
+        if training and isinstance(self._model, BlockModel):
+            predictions = self._predict_and_update_statistics(x)
+        else:
+            predictions = self.predict_on_batch(x, training=training)
         output = tff.learning.models.BatchOutput(
             loss=convertible(self._model.loss)(output=predictions, label=y),
             predictions=predictions,

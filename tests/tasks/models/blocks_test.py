@@ -114,7 +114,7 @@ WITH_DROPOUT = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_masks_are_made_from_the_last_bias_and_the_batch(name):
+def test_masks_are_made_from_the_batch_and_weights_of_the_first_and_last_block(name):
     model, weights, _ = _built(name)
     x, _ = task_models.examples(model, seed=3)
     mode = model.mode(weights, x)
@@ -123,7 +123,9 @@ def test_masks_are_made_from_the_last_bias_and_the_batch(name):
     if name not in WITH_DROPOUT:
         assert mode.dropout_seed is None
         return
-    assert mode.dropout_seed == layers.fingerprint(weights[0][-1], x)
+    first = model.mask_of_blocks(0, 1).trainable.count(True) - 1
+    few = tf.concat([weights[0][first], weights[0][-1]], axis=0)
+    assert mode.dropout_seed == layers.fingerprint(few, x)
     frozen = attrs.evolve(mode, batch_statistics=False)
     masked, plain = (
         model.apply_blocks(weights, x, one).output for one in (frozen, EVALUATION)
@@ -164,3 +166,29 @@ def test_frozen_weights_within_a_residual_block_stay_frozen():
         frozen=(True,),
     )
     assert chain(blocks.residual(body, tf.identity)).frozen == (True,)
+
+
+def test_a_dropout_seed_changes_with_the_first_and_with_the_last_weights():
+    """FedRep trains one part of a model at a time, on the same batches again."""
+    rng = np.random.default_rng(0)
+    parts = [
+        blocks.FLATTEN,
+        blocks.dense(rng, 3, 3),
+        blocks.dense(rng, 3, 3),
+        blocks.dense(rng, 3, 2),
+    ]
+    seed = blocks.dropout_seed(parts)
+    weights, x = (
+        chain(*parts).trainable,
+        tf.constant(rng.normal(size=(4, 3)), tf.float32),
+    )
+    changed = [
+        seed((*weights[:k], weights[k] + 1, *weights[k + 1 :]), x) != seed(weights, x)
+        for k in range(6)
+    ]
+    assert changed == [False, True, False, False, False, True]
+    # A projection head before the last block changes nothing.
+    longer = (*weights[:4], *blocks.dense(rng, 3, 3).trainable, *weights[4:])
+    assert seed(longer, x) == seed(weights, x)
+    single = blocks.dropout_seed(parts[-1:])
+    assert single(weights[4:], x) == layers.fingerprint(weights[-1], x)

@@ -312,7 +312,7 @@ def test_a_model_of_float64_weights_trains(tmp_path):
             "has a bias_constraint, expected none",
         ),
         (
-            _sequential(_Scaled(2.0), layers.Dense(2)),
+            _sequential(layers.Dense(2), _Scaled(2.0)),
             "with arguments .* must override `get_config`",
         ),
         (
@@ -367,3 +367,81 @@ def test_layers_may_be_shared_random_in_evaluation_and_frozen_with_a_penalty():
     keras = tf_keras.Model(inputs, layers.Dense(2)(dropped))
     model = keras_classifier.build(keras, (6,), 2)
     assert len(model.initial_weights[0]) == 4 and len(model.initial_weights[1]) == 2
+
+
+def _with_dropout(dtype="float32"):
+    return tf_keras.Sequential(
+        [
+            layers.Dense(40, "relu", input_shape=(6,), dtype=dtype),
+            layers.Dropout(0.25, dtype=dtype),
+            layers.Reshape((8, 5), dtype=dtype),
+            layers.Flatten(dtype=dtype),
+            layers.Dropout(0.5, dtype=dtype),
+            layers.Dense(2, dtype=dtype),
+        ]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_dropout_is_a_function_of_weights_and_batch(dtype):
+    keras = _with_dropout(dtype)
+    model = keras_classifier.build(keras, (6,), 2)
+    predict, weights = graph_prediction.anywhere(model), model.initial_weights
+    first = predict(weights, X, True)
+    np.testing.assert_array_equal(predict(weights, X, True), first)
+    other = [weights[0][0], weights[0][1] + 1, *weights[0][2:]]
+    for changed in (predict((other, ()), X, True), predict(weights, X + 1, True)):
+        assert np.abs(changed - first).max() > 0.01
+    plain = predict(weights, X, False)
+    np.testing.assert_allclose(plain, keras(X), rtol=1e-2, atol=1e-2)
+    assert np.abs(plain - first).max() > 0.01
+
+
+def test_dropout_leaves_out_and_scales_as_many_as_keras():
+    keras = tf_keras.Sequential(
+        [
+            layers.Dense(
+                500, use_bias=False, kernel_initializer="ones", input_shape=(6,)
+            ),
+            layers.Dropout(0.25),
+            layers.Dense(500, use_bias=False, kernel_initializer="identity"),
+        ]
+    )
+    model = keras_classifier.build(keras, (6,), 500)
+    ones = np.full((60, 6), 1 / 6, np.float32)
+    predict = graph_prediction.anywhere(model)
+    values = predict(model.initial_weights, ones, True).numpy()
+    assert np.all(np.isclose(values, 0) | np.isclose(values, 4 / 3))
+    # Of 30,000 elements, so the deviation of the share is 0.0025.
+    assert np.mean(np.isclose(values, 0)) == pytest.approx(0.25, abs=0.0125)
+
+
+def _trained(algorithm, model, folder):
+    task = tasks.from_arrays(X, Y, IDS, model=model)
+    result = experiments.run(
+        algorithm,
+        task,
+        output_dir=folder,
+        total_rounds=2,
+        clients_per_round=3,
+        personalization_epochs=0,
+    )
+    return tf.nest.flatten(result.weights.trainable)
+
+
+@pytest.mark.parametrize("algorithm", ["gradma_w", "uga", "moon", "fedmlb"])
+def test_algorithms_that_look_at_a_batch_twice_train_keras_dropout(algorithm, tmp_path):
+    model = _with_dropout()
+    first, again = (_trained(algorithm, model, tmp_path / name) for name in "ab")
+    for one, other, start in zip(first, again, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.all(np.isfinite(one)) and np.any(one != start)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_moon_trains_chains_of_other_dtypes(dtype, tmp_path):
+    model = _with_dropout(dtype)
+    trained = _trained("moon", model, tmp_path)
+    for weight, start in zip(trained, model.get_weights(), strict=True):
+        assert weight.dtype == dtype
+        assert np.all(np.isfinite(weight)) and np.any(weight != start)

@@ -118,3 +118,55 @@ class _Doubled(tf_keras.Sequential):
 )
 def test_other_models_are_not_divided(build):
     assert keras_parts.divide(build()) is None
+
+
+def test_dropout_is_cut_out_of_a_part():
+    model = tf_keras.Sequential(
+        [
+            layers.Dropout(0.1, input_shape=(16,)),
+            layers.Dense(4),
+            layers.ReLU(),
+            layers.Dropout(0.5),
+            layers.Dropout(0.2),
+            layers.Reshape((2, 2)),
+            layers.Dropout(0.3, noise_shape=(None, 1, 2)),
+            layers.Dropout(1.0),
+        ]
+    )
+    (part,) = keras_parts.divide(model)
+    first, dense, half, fifth, rest = keras_parts.at_dropout(part)
+    assert [each.rate for each in (first, half, fifth)] == [0.1, 0.5, 0.2]
+    assert [type(each).__name__ for each in dense.layers] == ["Dense", "ReLU"]
+    # Those that are not elementwise stay.
+    assert [type(each).__name__ for each in rest.layers] == [
+        "Reshape",
+        "Dropout",
+        "Dropout",
+    ]
+    np.testing.assert_array_equal(rest(dense(X)), model(X))
+
+
+def test_dropout_of_what_is_masked_stays_where_it_is():
+    model = tf_keras.Sequential(
+        [
+            layers.Embedding(9, 4, mask_zero=True, input_length=5),
+            layers.Dropout(0.5),
+            layers.LSTM(3),
+            layers.Dropout(0.5),
+            layers.Dense(2),
+        ]
+    )
+    text, _ = keras_parts.divide(model)
+    masked, dropout = keras_parts.at_dropout(text)
+    assert [type(each).__name__ for each in masked.layers] == [
+        "Embedding",
+        "Dropout",
+        "LSTM",
+    ]
+    assert type(dropout) is layers.Dropout
+
+
+def test_layers_that_are_called_for_training_alone_are_not_divided():
+    inputs = tf_keras.Input((16,))
+    dropped = layers.Dropout(0.5)(layers.Dense(4)(inputs), training=True)
+    assert keras_parts.divide(tf_keras.Model(inputs, layers.Dense(2)(dropped))) is None
