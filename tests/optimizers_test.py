@@ -162,6 +162,8 @@ def test_weights_that_are_not_trained_stay_whatever_the_optimizer_adds(dtype):
         steps(in_weights_dtype(of_some_weights(adamw, trained)), dtype)
         for trained in ((True, True), (True, False), (False, True))
     )
+    nothing = steps(of_some_weights(adamw, (False, False)), dtype)
+    np.testing.assert_array_equal(nothing, [1.0, -2.0, 0.5])
     np.testing.assert_array_equal(first, [*everything[:2], 0.5])
     np.testing.assert_array_equal(last, [1.0, -2.0, everything[2]])
 

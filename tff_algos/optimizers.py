@@ -83,7 +83,7 @@ def of_some_weights(
 
     Args:
       optimizer: Any TFF optimizer.
-      trained: For each weight, whether it is trained; at least one is.
+      trained: For each weight, whether it is trained.
     """
     return _OfSomeWeights(optimizer, trained)
 
@@ -105,6 +105,8 @@ class _OfSomeWeights(tff.learning.optimizers.Optimizer):
         return convertible(self._optimizer.initialize)(self._chosen(specs))
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        if not any(self._trained):
+            return state, weights
         new_state, updated = convertible(self._optimizer.next)(
             state, self._chosen(weights), self._chosen(gradients)
         )

@@ -77,7 +77,8 @@ def dropout_seed(blocks: Sequence[Block]) -> Callable[[Tensors, Any], tf.Tensor]
     """Returns the `dropout_seed_fn` of a model: a hash of some weights and the batch.
 
     The weights are the last ones, biases as a rule, of the first and of the last block
-    that have any, because some algorithms train only one of the two in a step.
+    that have any, because some algorithms train only one of the two in a step. Of a
+    matrix, such as an embedding, the last column is taken.
 
     Args:
       blocks: The model's blocks; at least one has trainable weights.
@@ -87,10 +88,16 @@ def dropout_seed(blocks: Sequence[Block]) -> Callable[[Tensors, Any], tf.Tensor]
     chosen = (ends[0] - 1, -1) if len(ends) > 1 else (-1,)
 
     def seed(trainable: Tensors, x: Any) -> tf.Tensor:
-        few = [tf.reshape(tf.cast(trainable[i], tf.float32), [-1]) for i in chosen]
+        few = [_few_elements(trainable[index]) for index in chosen]
         return layers.fingerprint(tf.concat(few, axis=0), x)
 
     return seed
+
+
+def _few_elements(weight: tf.Tensor) -> tf.Tensor:
+    """Returns a weight's last column, or all of a vector, float32 [n]."""
+    column = weight[..., -1] if len(weight.shape) > 1 else weight
+    return tf.reshape(tf.cast(column, tf.float32), [-1])
 
 
 def norm_layer(norm: Norm, channels: int) -> Block:

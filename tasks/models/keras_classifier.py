@@ -47,9 +47,9 @@ def build(
       A model with `x` float32 `[None, *example_shape]`, `y` int32 `[None]`, and the
       loss and the metrics of `metrics.Classification`. Its weights are in the order of
       Keras' `trainable_weights` and `non_trainable_weights`. If the Keras model is a
-      chain of layers, it is a `BlockModel` of the parts of `keras_parts.divide`. Its
-      dropout masks are then functions of weights and batch, as those of the tasks'
-      models; in other models, and inside of nested ones, Keras draws them.
+      chain of layers, it is a `BlockModel` of the parts of `keras_parts.divide`. The
+      masks of the dropout layers that `keras_parts.at_dropout` finds are then functions
+      of weights and batch, as those of the tasks' models; Keras draws all others.
 
     Raises:
       KerasModelError: If the model takes or returns something else, has nothing to train
@@ -104,10 +104,10 @@ def _whole(
     )
 
 
-def _of_parts(parts: Sequence[tf_keras.Sequential], **shared: Any) -> BlockModel:
+def _of_parts(parts: Sequence[tf_keras.Model], **shared: Any) -> BlockModel:
     salts = itertools.count(1)
 
-    def block(layers: tf_keras.Sequential | tf_keras.layers.Dropout) -> Block:
+    def block(layers: tf_keras.Model | tf_keras.layers.Dropout) -> Block:
         if isinstance(layers, tf_keras.layers.Dropout):
             return blocks.dropout(layers.rate, next(salts))
         return _block(layers)
@@ -121,7 +121,7 @@ def _of_parts(parts: Sequence[tf_keras.Sequential], **shared: Any) -> BlockModel
     )
 
 
-def _block(part: tf_keras.Sequential) -> Block:
+def _block(part: tf_keras.Model) -> Block:
     predict = _prediction(part) if part.weights else _without_weights(part)
 
     def apply(trainable, non_trainable, x, mode):
@@ -171,10 +171,16 @@ def _prediction(keras_model: tf_keras.Model) -> Callable[..., Any]:
 def _without_weights(keras_model: tf_keras.Model) -> Callable[..., Any]:
     """As `_prediction`, of a model without weights, which TFF does not convert."""
 
+    # As in TFF, layers are made while a function is traced, so that AutoGraph converts
+    # those of users.
+    @tf.function
+    def call(x, training):
+        return _clone(keras_model)(x, training=training)
+
     def predict(weights, x, training):
         del weights
         with graph_prediction.keras_classes_kept():
-            return _clone(keras_model)(x, training=training)
+            return call(x, training)
 
     return predict
 

@@ -117,6 +117,10 @@ def test_a_step_to_infinity_is_rejected_and_counted():
         (np.zeros((3, 5)), r"model's batches, <.*>, found float64\[3, 5\]\."),
         ((np.full((3, 5), "a"), np.zeros(3)), r"found <U1\[3, 5\], float64\[3\]"),
         (
+            (np.zeros((3, 5), np.uint8), np.zeros(3)),
+            r"found uint8\[3, 5\], float64\[3\]",
+        ),
+        (
             (np.broadcast_to(0.0, (1 << 24, 5)), np.broadcast_to(0.0, 1 << 24)),
             "536870912 bytes at most, found",
         ),

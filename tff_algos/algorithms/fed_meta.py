@@ -89,7 +89,7 @@ def build_fed_meta(
       HyperparameterError: If a hyperparameter is out of range.
       TypeError: If `inner` is not a learning process.
       ValueError: If not exactly one of learning rate and optimizer is given, or D_meta
-        is empty or too large.
+        is empty, too large or not what the model takes.
     """
     if not isinstance(inner, tff.learning.templates.LearningProcess):
         raise TypeError(

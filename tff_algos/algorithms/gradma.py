@@ -110,6 +110,8 @@ def build_gradma_w(
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
       TypeError: If `model_fn` is not a functional model.
+      ValueError: If the model draws at random and not as a function of weights and batch,
+        as Keras' dropout does.
     """
     client_work = client_works.build_gradma_training_client_work(
         model_fn,
@@ -243,6 +245,8 @@ def build_gradma(
     Raises:
       HyperparameterError: If a hyperparameter is out of range.
       TypeError: If `model_fn` is not a functional model.
+      ValueError: If the model draws at random and not as a function of weights and batch,
+        as Keras' dropout does.
     """
     client_work = client_works.build_gradma_training_client_work(
         model_fn,

@@ -107,7 +107,7 @@ def compose_partly_personal(
       personal: The clients' part of the weights.
     """
     shared = others(personal.trainable)
-    if server_optimizer is not None and any(shared):
+    if server_optimizer is not None:
         server_optimizer = of_some_weights(server_optimizer, shared)
     process = compose(
         model,

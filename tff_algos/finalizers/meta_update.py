@@ -74,7 +74,7 @@ def build_meta_update(
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function that
         returns a `tff.learning.models.VariableModel`.
       examples: Arrays in the structure of the model's batches, with examples along the
-        first axis; numbers are converted to the model's dtypes.
+        first axis; numbers, except bytes, are converted to the model's dtypes.
       optimizer: The optimizer of the steps; its state persists across rounds.
       meta_steps: Steps per round, >= 1.
       meta_batch_size: Examples per step; successive steps cycle through all examples.
@@ -181,7 +181,9 @@ def _as_inputs(arrays: list[np.ndarray], model: ModelOrFn) -> list[np.ndarray]:
     specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(batch_type))
     dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
     fits = [
+        # Bytes would be pixels that are not scaled.
         np.can_cast(array.dtype, dtype, "same_kind")
+        and not (array.dtype == np.uint8 and spec.dtype.is_floating)
         and spec.shape[1:].is_compatible_with(array.shape[1:])
         for array, spec, dtype in zip(arrays, specs, dtypes, strict=False)
     ]

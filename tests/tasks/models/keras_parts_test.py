@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from tasks.models import keras_parts
@@ -166,7 +167,38 @@ def test_dropout_of_what_is_masked_stays_where_it_is():
     assert type(dropout) is layers.Dropout
 
 
-def test_layers_that_are_called_for_training_alone_are_not_divided():
+def test_layers_that_are_called_with_training_keep_it():
     inputs = tf_keras.Input((16,))
-    dropped = layers.Dropout(0.5)(layers.Dense(4)(inputs), training=True)
+    base = tf_keras.Sequential(
+        [layers.Dense(7, input_shape=(16,)), layers.BatchNormalization()]
+    )
+    base.trainable = False
+    hidden = layers.Dropout(0.5)(base(inputs, training=False), training=True)
+    model = tf_keras.Model(inputs, layers.Dense(2)(layers.Dropout(0.2)(hidden)))
+    first, last = keras_parts.divide(model)
+    always, dropout = keras_parts.at_dropout(first)
+    assert type(dropout) is layers.Dropout and dropout.rate == 0.2
+    found = last(always(X, training=True))
+    outputs = [last(always(X, training=False)) for _ in range(2)]
+    assert found.shape == (3, 2) and np.any(outputs[0] != outputs[1])
+    np.testing.assert_array_equal(always.layers[1](X), base(X, training=False))
+
+
+def _with_a_second_argument(by_name):
+    inputs = tf_keras.Input((16,))
+    hidden = layers.Dense(4)(inputs)
+    hidden = (
+        tf.reshape(hidden, shape=[-1, 2, 2]) if by_name else tf.reshape(hidden, [-1, 4])
+    )
+    return tf_keras.Model(inputs, layers.Dense(2)(hidden))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_layers_that_take_more_than_an_input_make_no_chain(by_name):
+    assert keras_parts.divide(_with_a_second_argument(by_name)) is None
+
+
+def test_a_positional_training_makes_no_chain():
+    inputs = tf_keras.Input((16,))
+    dropped = layers.Dropout(0.5)(layers.Dense(4)(inputs), True)
     assert keras_parts.divide(tf_keras.Model(inputs, layers.Dense(2)(dropped))) is None
