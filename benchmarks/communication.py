@@ -46,6 +46,8 @@ _SHORT = {
 def measure(algo: str, folder: str) -> list[list[str]]:
     """Returns the table's rows for one algorithm."""
     known = catalog.get(algo).hyperparameters()
+    if _COMPRESSION.value is not None and "compression" not in known:
+        return []
     settings = {name: value for name, value in _SHORT.items() if name in known}
     if _COMPRESSION.value is not None:
         settings["compression"] = _COMPRESSION.value
@@ -67,7 +69,8 @@ def measure(algo: str, folder: str) -> list[list[str]]:
     for stage in stages:
         own = [row for row in result.rows if row["stage"] == stage]
         sent = [
-            statistics.fmean(row[name] for row in own) / clients
+            # Pooled examples are not communicated with.
+            statistics.fmean(row.get(name, 0) for row in own) / clients
             for name in ("bytes_down", "bytes_up")
         ]
         title = algo if len(stages) == 1 else f"{algo}, {stage}"
@@ -82,8 +85,10 @@ def main(argv: list[str]) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for algo in _ALGORITHMS.value:
-            rows += measure(algo, folder)
-            print(*rows[-1], file=sys.stderr, flush=True)
+            found = measure(algo, folder)
+            for row in found or [[algo, "has no --compression"]]:
+                print(*row, file=sys.stderr, flush=True)
+            rows += found
     print(tables.format_table(header, rows))
 
 

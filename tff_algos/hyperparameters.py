@@ -296,7 +296,7 @@ class Hyperparameter:
         return words
 
     @property
-    def _may_be_unset(self) -> bool:
+    def may_be_unset(self) -> bool:
         """Whether the word for None unsets it: not where it may be a value itself."""
         has_form = self.kind in (int, float) or self.choices or self.form is not None
         return self.is_optional and bool(has_form) and NONE not in self.choices
@@ -308,7 +308,7 @@ class Hyperparameter:
 
     def parse(self, value: Any) -> Any:
         """Returns the value that a flag's stands for: a list of its words, or None."""
-        if self._may_be_unset and value == NONE:
+        if self.may_be_unset and value == NONE:
             return None
         if self.kind is not tuple or not isinstance(value, str):
             return value
@@ -326,10 +326,10 @@ class Hyperparameter:
         if self.kind is tuple:
             notes.append(self.expected_words)
         elif self.choices:
-            notes.append("|".join((*self.choices, *[NONE] * self._may_be_unset)))
+            notes.append("|".join((*self.choices, *[NONE] * self.may_be_unset)))
         elif self.kind in (int, float):
             notes.append(f"{self.valid}{f' or {NONE}' * self.is_optional}")
-        elif self._may_be_unset:
+        elif self.may_be_unset:
             notes.append(f"or {NONE}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help
 

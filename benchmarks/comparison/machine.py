@@ -1,11 +1,12 @@
 """Describes the machine that the measurements depend on."""
 
-import os
 import pathlib
 import platform
 from collections.abc import Mapping
 
 import psutil
+
+from tff_algos import cpus
 
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
 
@@ -13,7 +14,7 @@ _CPUINFO = pathlib.Path("/proc/cpuinfo")
 def describe() -> dict[str, object]:
     """Returns a description of the machine and the software."""
     return {
-        "cores": os.cpu_count(),
+        "cores": cpus.count(),
         "memory_megabytes": psutil.virtual_memory().total // 2**20,
         **_processor(),
         "system": platform.system(),

@@ -56,10 +56,17 @@ def run(
             client_app=flower_client.build(os.path.abspath(arguments.inputs[0])),
             num_supernodes=inputs.workload.num_clients,
             backend_config={
-                "init_args": {"num_cpus": os.cpu_count(), "_temp_dir": folder},
+                "init_args": {"num_cpus": _num_cpus(), "_temp_dir": folder},
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             },
         )
+
+
+def _num_cpus() -> int:
+    """Returns the CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ _PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks" / "communication.py"
 @pytest.mark.slow
 def test_what_is_sent_is_measured_in_models():
     done = subprocess.run(
-        [sys.executable, str(_PROGRAM), "--algorithms=fedavg,scaffold,local"],
+        [
+            sys.executable,
+            str(_PROGRAM),
+            "--algorithms=fedavg,scaffold,local,centralized",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -25,4 +29,5 @@ def test_what_is_sent_is_measured_in_models():
         "fedavg": ["1.00", "1.00"],
         "scaffold": ["2.00", "2.00"],
         "local": ["1.00", "0.00"],
+        "centralized": ["0.00", "0.00"],
     }

@@ -69,12 +69,20 @@ def test_a_folder_without_a_run_holds_none(tmp_path):
     assert checkpoints.check_config(tmp_path, {"rate": 0.5}) is False
 
 
-def test_a_run_is_its_own_and_may_grow_where_that_is_allowed(tmp_path):
+def test_a_run_is_its_own_and_may_be_longer_or_shorter_where_that_is_allowed(tmp_path):
     hyperparameters = {"rate": 0.5, "rounds": 3}
     checkpoints.write_config(tmp_path, {"hyperparameters": hyperparameters})
     assert checkpoints.check_config(tmp_path, hyperparameters)
     longer = {"rate": 0.5, "rounds": 4}
-    assert checkpoints.check_config(tmp_path, longer, may_grow="rounds")
+    assert checkpoints.check_config(tmp_path, longer, total_rounds="rounds")
+    # A mistyped number can be taken back, but not below the rounds that are done.
+    checkpoints.Checkpoints(tmp_path / checkpoints.FOLDER).save(2, state(5))
+    for number in (2, 3, 1000):
+        other = hyperparameters | {"rounds": number}
+        assert checkpoints.check_config(tmp_path, other, total_rounds="rounds")
+    with pytest.raises(ResumeError, match="--rounds: was 3, now 1"):
+        shorter = hyperparameters | {"rounds": 1}
+        checkpoints.check_config(tmp_path, shorter, total_rounds="rounds")
     for changed, told in (
         (longer, "--rounds: was 3, now 4"),
         ({"rate": 0.5, "rounds": 2}, "--rounds: was 3, now 2"),

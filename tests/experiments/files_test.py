@@ -4,6 +4,8 @@ import json
 import logging
 import math
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -83,3 +85,18 @@ def test_tensorflow_logs_no_save_in_a_notebook():
             assert logger.level == before
     finally:
         logger.setLevel(level)
+
+
+def test_files_are_in_utf_8_whatever_the_locale(tmp_path):
+    program = (
+        "from tff_algos.experiments import files\n"
+        "with files.replacing('clients.csv') as file: file.write('\\u6771\\u4eac')\n"
+    )
+    subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", program],
+        cwd=tmp_path,
+        env=os.environ
+        | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": os.getcwd()},
+        check=True,
+    )
+    assert (tmp_path / "clients.csv").read_bytes().decode() == "東京"

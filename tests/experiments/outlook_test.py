@@ -50,6 +50,13 @@ def test_rounds_clients_and_batches_are_told(make_spec):
     assert ": 6 more rounds (1 of 7 is done), 3 of " in outlook.describe(spec, 1)
 
 
+def test_a_cohort_that_is_drawn_has_about_its_size(make_spec):
+    text = outlook.describe(
+        make_spec("fedavg", clients_per_round=3, sampling="poisson"), 0
+    )
+    assert " rounds, about 3 of 8 clients in each, about " in text
+
+
 def test_every_stage_is_told(make_spec):
     spec = make_spec(
         "personalized_fedavg", clients_per_round=2, pretrain_rounds=3, finetune_rounds=1

@@ -78,6 +78,12 @@ def test_the_command_line_takes_a_module_and_its_flags(sign_avg, tmp_path):
     listed = run_program(*arguments, "--list", environment=environment)
     assert "--sign_threshold=0.0" in listed.out
     assert "Gradient entries smaller in magnitude count as zero" in listed.out
+    flag_file = tmp_path / "sign.flags"
+    flag_file.write_text("--module=sign_avg_package\n--sign_threshold=x\n")
+    refused = run_program(
+        f"--flagfile={flag_file}", *arguments[1:], environment=environment
+    )
+    assert "sign_threshold" in refused.err and "a number" in refused.err
 
 
 def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path, monkeypatch):

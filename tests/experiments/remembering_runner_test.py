@@ -1,7 +1,9 @@
 """Runs whose clients or server remember: gone on with, rejected rows, dropped clients."""
 
 import functools
+import os
 import shutil
+import signal
 
 import attrs
 import numpy as np
@@ -131,6 +133,27 @@ def test_what_is_remembered_survives_the_death_of_the_program(name, tmp_path):
         with pytest.raises(Interrupted):
             runner.run(make_spec(name, tmp_path / "broken", dies_in_round))
     runner.run(make_spec(name, tmp_path / "broken"))
+    assert numbers(tmp_path / "broken") == expected
+
+
+def test_a_round_whose_evaluation_fails_after_a_signal_runs_again(
+    tmp_path, monkeypatch
+):
+    """Its clients' rows are written then, which a checkpoint must not have."""
+    expected = uninterrupted("scaffold", tmp_path / "whole")
+    metrics = runner.PeriodicEvaluation.metrics
+
+    def fail_after_round_5(self, round_num, weights):
+        if round_num == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ValueError("the worker is gone")
+        return metrics(self, round_num, weights)
+
+    monkeypatch.setattr(runner.PeriodicEvaluation, "metrics", fail_after_round_5)
+    result = runner.run(make_spec("scaffold", tmp_path / "broken"))
+    assert result.stopped_by == signal.SIGTERM and result.rounds_done == 4
+    monkeypatch.setattr(runner.PeriodicEvaluation, "metrics", metrics)
+    runner.run(make_spec("scaffold", tmp_path / "broken"))
     assert numbers(tmp_path / "broken") == expected
 
 

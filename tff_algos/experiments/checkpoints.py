@@ -44,8 +44,13 @@ def run_coroutine(coroutine: Coroutine) -> Any:
 
 def are_in(directory: str | os.PathLike[str]) -> bool:
     """Returns whether a folder, which need not exist, has a checkpoint."""
+    return bool(_rounds_in(directory))
+
+
+def _rounds_in(directory: str | os.PathLike[str]) -> list[int]:
     found = pathlib.Path(directory).glob(f"{_PREFIX}*")
-    return any(path.name.removeprefix(_PREFIX).isdigit() for path in found)
+    numbers = (path.name.removeprefix(_PREFIX) for path in found)
+    return [int(number) for number in numbers if number.isdigit()]
 
 
 class Checkpoints:
@@ -120,7 +125,7 @@ class Checkpoints:
 def check_config(
     directory: str | os.PathLike[str],
     hyperparameters: Mapping[str, Any],
-    may_grow: str | None = None,
+    total_rounds: str | None = None,
     fingerprint: str = "",
 ) -> bool:
     """Returns whether the folder holds a run to resume; fails if it is a different one.
@@ -128,7 +133,8 @@ def check_config(
     Args:
       directory: The output folder.
       hyperparameters: All settings that affect the run's results, by flag name.
-      may_grow: A hyperparameter that may be larger than in the existing run.
+      total_rounds: A hyperparameter that may differ from the existing run's, as long as
+        it is not less than the rounds of a checkpoint.
       fingerprint: That of the task's data.
 
     Raises:
@@ -147,7 +153,7 @@ def check_config(
                 )
         return False
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text("utf-8"))
         saved = dict(config["hyperparameters"])
     except (ValueError, KeyError, TypeError) as error:
         raise ResumeError(
@@ -158,7 +164,7 @@ def check_config(
         f"--{name}: was {saved.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(saved.keys() | now.keys())
         if saved.get(name) != now.get(name)
-        and not (name == may_grow and _has_grown(saved.get(name), now.get(name)))
+        and not (name == total_rounds and _may_be(now.get(name), directory))
     ]
     if changed:
         raise ResumeError(
@@ -173,8 +179,9 @@ def check_config(
     return True
 
 
-def _has_grown(before: Any, now: Any) -> bool:
-    return isinstance(before, int) and isinstance(now, int) and now > before
+def _may_be(total_rounds: Any, directory: str | os.PathLike[str]) -> bool:
+    done = _rounds_in(pathlib.Path(directory) / FOLDER)
+    return isinstance(total_rounds, int) and total_rounds >= max(done, default=0)
 
 
 def write_config(directory: str | os.PathLike[str], config: Mapping[str, Any]) -> None:

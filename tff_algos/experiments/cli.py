@@ -59,9 +59,17 @@ def define_flags(modules: Sequence[str] = ()) -> None:
 
 def _define_flags_of(arguments: Sequence[str]) -> None:
     try:
-        define_flags(list(run_flags.values_of("module", arguments)))
+        define_flags(list(run_flags.values_of("module", _with_files(arguments))))
     except RunError as error:
         _exit_with(str(error))
+
+
+def _with_files(arguments: Sequence[str]) -> Sequence[str]:
+    """Returns the arguments with those of flag files; without, if one cannot be read."""
+    try:
+        return FLAGS.read_flags_from_files(list(arguments))
+    except (flags.Error, UnicodeDecodeError):
+        return arguments
 
 
 def parse_flags(arguments: Sequence[str]) -> list[str]:
@@ -81,7 +89,8 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         sys.exit(0)
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
-        what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
+        modules = run_flags.values_of("module", _with_files(arguments))
+        what = run_flags.declared(tuple(modules))
         reason = run_flags.reason(error, what, FLAGS, arguments)
         _exit_with(f"{reason} --help shows the flags.")
 

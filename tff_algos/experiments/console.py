@@ -82,7 +82,7 @@ def _divide_cpus(clients_per_round: int | None) -> None:
 def check_declarations() -> None:
     """Raises `RunError` if the file of declarations differs from the code."""
     declared = declarations.to_json(plugins.declare(plugins.own()))
-    if declared != declarations.FILE.read_text():
+    if declared != declarations.FILE.read_text("utf-8"):
         raise RunError(
             f"{declarations.FILE} differs from what the code declares: write it again "
             "with `python -m tests.experiments.declarations_test`."

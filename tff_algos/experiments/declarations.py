@@ -386,4 +386,4 @@ def from_json(text: str) -> Declarations:
 @functools.cache
 def load() -> Declarations:
     """Returns the declarations of this package's algorithms and tasks."""
-    return from_json(FILE.read_text())
+    return from_json(FILE.read_text("utf-8"))

@@ -34,8 +34,8 @@ def temporary_path(path: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Opens a text file that replaces `path` once it is completely written."""
-    with _replacing(path, "x", newline="") as file:
+    """Opens a UTF-8 file that replaces `path` once it is completely written."""
+    with _replacing(path, "x", newline="", encoding="utf-8") as file:
         yield file
 
 

@@ -112,7 +112,8 @@ def check_runtime(launch: Launch) -> None:
                 ",".join(value) if isinstance(value, list | tuple) else value,
                 f"with --runtime={launch.runtime}: it belongs to --runtime={runtime}",
             )
-    if launch.ray_workers is not None and launch.ray_workers < 1:
+    workers = launch.ray_workers
+    if workers is not None and not (isinstance(workers, int) and workers >= 1):
         raise HyperparameterError("ray_workers", launch.ray_workers, "an integer >= 1")
     _worker_resources(launch.ray_worker_resources)
 

@@ -336,7 +336,7 @@ def _described(weights: Iterable[Any]) -> str:
 
 
 def _json(path: pathlib.Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text("utf-8"))
 
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:

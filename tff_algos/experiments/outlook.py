@@ -84,8 +84,9 @@ def _describe_stage(spec: RunSpec, stage: Stage, left: range, rounds_done: int) 
     if stage.clients_per_round is None:
         return f"{rounds}, {batches} batches of the pooled examples each"
     total = len(spec.task.train_client_ids)
+    about = "about " if stage.sampling == "poisson" else ""
     return (
-        f"{rounds}, {stage.clients_per_round} of {total} clients in each, about "
+        f"{rounds}, {about}{stage.clients_per_round} of {total} clients in each, about "
         f"{batches} local batches per round"
     )
 

@@ -3,6 +3,7 @@
 import pathlib
 import re
 import resource
+import sys
 
 _STATUS = pathlib.Path("/proc/self/status")
 
@@ -17,4 +18,5 @@ def peak_bytes() -> int:
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
         if found:
             return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

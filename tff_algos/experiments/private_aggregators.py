@@ -1,5 +1,6 @@
 """Differential privacy by flag: the aggregator of `--dp=central`, and its noise."""
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -107,13 +108,9 @@ def guarantee(settings: Mapping[str, Any], num_clients: int) -> Guarantee | None
     noise = settings["dp_noise_multiplier"]
     if noise is None:
         target = settings["dp_target_epsilon"]
+        rounds = max(settings["total_rounds"], 1)
         try:
-            noise = privacy.noise_multiplier_for(
-                target,
-                settings["dp_delta"],
-                max(settings["total_rounds"], 1),
-                **sampled,
-            )
+            noise = _noise(target, settings["dp_delta"], rounds, **sampled)
         except ValueError as error:
             raise HyperparameterError(
                 "dp_target_epsilon", target, "an epsilon that noise can reach"
@@ -121,6 +118,10 @@ def guarantee(settings: Mapping[str, Any], num_clients: int) -> Guarantee | None
     return Guarantee(
         NoisyRounds(noise_multiplier=noise, **sampled), settings["dp_delta"]
     )
+
+
+# Calibrating takes seconds, and a run asks for it where it builds and where it reports.
+_noise = functools.lru_cache(maxsize=64)(privacy.noise_multiplier_for)
 
 
 def build(found: Guarantee, clip: str) -> tff.aggregators.WeightedAggregationFactory:

@@ -326,13 +326,9 @@ class _Training:
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 self._last_begun = self.rounds_done + 1
-                row = None
-                with self._no_error_after_a_signal():
-                    row = self._round(self._last_begun)
+                row = self._measured_round(self._last_begun)
                 if row is None:
                     return
-                with self._no_error_after_a_signal():
-                    row |= self.evaluations.metrics(self.rounds_done, self.weights)
                 with results_folder.naming_errors(spec.output_dir):
                     self._log.write(self.rounds_done, row)
                     every = spec.options.rounds_per_checkpoint
@@ -343,8 +339,25 @@ class _Training:
                 if self.rounds_done == first:
                     outlook.warn_of_long_runs(spec, progress)
 
+    def _measured_round(self, round_num: int) -> dict[str, Any] | None:
+        """Runs a round and measures the model; None if either fails after a signal.
+
+        The round then does not count, and runs again when the run resumes.
+        """
+        before = self._stage_index, self._state, self._memory, self.rounds_done
+        with self.no_error_after_a_signal():
+            row = self._round(round_num)
+            return row | self.evaluations.metrics(round_num, self.weights)
+        is_run = self.rounds_done == round_num
+        changed = self._memory is not before[2] or (is_run and self._memory is not None)
+        self._stage_index, self._state, self._memory, self.rounds_done = before
+        if changed:
+            # Clients' rows are those of later; resuming restores the saved ones.
+            self.rounds_done = self._saved
+        return None
+
     @contextlib.contextmanager
-    def _no_error_after_a_signal(self) -> Iterator[None]:
+    def no_error_after_a_signal(self) -> Iterator[None]:
         """Shows an error after a signal to stop instead of raising it.
 
         A signal to the process group also ends the runtime's processes.
@@ -422,11 +435,12 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             training.save()
         clients = None
         if stop.received is None:
-            clients = evaluations.client_results(
-                training.rounds_done,
-                training.weights,
-                lambda: stop.received is not None,
-            )
+            with training.no_error_after_a_signal():
+                clients = evaluations.client_results(
+                    training.rounds_done,
+                    training.weights,
+                    lambda: stop.received is not None,
+                )
         if clients is None:
             return RunResult(
                 spec=spec,
@@ -441,9 +455,15 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
 
 def _write_config(spec: RunSpec) -> None:
     """Writes the configuration to a folder with none or with that of the same run."""
-    may_grow = "total_rounds" if len(spec.stages) == 1 else None
+    # Stages share all rounds, and the noise that reaches an epsilon depends on them.
+    is_free = len(spec.stages) == 1 and not spec.hyperparameters.get(
+        "dp_target_epsilon"
+    )
     held = checkpoints.check_config(
-        spec.output_dir, spec.hyperparameters, may_grow, spec.task.fingerprint
+        spec.output_dir,
+        spec.hyperparameters,
+        "total_rounds" if is_free else None,
+        spec.task.fingerprint,
     )
     if held and not spec.resume:
         raise ResumeError(

@@ -1,6 +1,11 @@
 """What is wrong with a row is found before any row runs."""
 
+import contextlib
+import io
+import sys
+
 import pytest
+import tqdm
 
 from tff_algos.experiments import plugins
 from tff_algos.experiments.comparison import checks
@@ -31,7 +36,8 @@ def test_rows_that_can_run_pass_and_what_tasks_say_is_said_once(
 ):
     flags = [table, "--features=x", "--clients_per_round=2"]
     rows = make_rows(["fedavg", "fedsgd"], flags, [], what)
-    checks.check(rows, what, choices)
+    datasets = checks.check(rows, what, choices)
+    assert datasets == dict.fromkeys(rows, "table")
     said = capsys.readouterr().err.splitlines()
     told = [line.partition("  ")[0] for line in said if "has been running" not in line]
     assert told == [
@@ -63,3 +69,17 @@ def test_what_only_data_can_tell_is_an_error_of_the_row(
     with pytest.raises(ComparisonError, match=message) as error:
         checks.check(rows, what, choices)
     assert "\n" not in str(error.value)
+
+
+def test_progress_bars_are_drawn_and_lines_are_kept():
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    kept = checks._Notices(terminal)
+    assert kept.isatty()
+    with contextlib.redirect_stderr(kept):
+        print("a notice", file=sys.stderr)
+        for _ in tqdm.tqdm(range(3), desc="download"):
+            pass
+        print("another", file=sys.stderr)
+    assert kept.getvalue().split("\n") == ["a notice", "", "another", ""]
+    assert "download: 100%" in terminal.getvalue()

@@ -35,6 +35,9 @@ def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
         output_dir=tmp_path,
         total_rounds=3,
         attack=None,
+        # Of these, no flag says that they are not set.
+        cache_dir=None,
+        malicious_clients=None,
     )
     assert len(program.calls) == 6
     assert program.calls[0] == [
@@ -143,3 +146,8 @@ def test_arguments_of_another_kind_are_named(program, contenders, settings, mess
     with pytest.raises((RunError, HyperparameterError), match=message):
         compare_runs(*contenders, **{"task": "mnist", **settings})
     assert not program.calls
+
+
+def test_no_value_of_an_unknown_setting_is_an_error(tmp_path):
+    with pytest.raises(RunError, match="learn_rate"):
+        compare_runs("fedavg", task="mnist", output_dir=tmp_path, learn_rate=None)

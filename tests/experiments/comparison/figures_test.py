@@ -1,5 +1,6 @@
 """A comparison's plots, on runs that are made up."""
 
+import json
 import math
 
 import numpy as np
@@ -120,6 +121,15 @@ def test_models_that_clients_keep_are_a_third_kind(tmp_path):
         "personalized": {"a": [0.75]},
         "own model": {"a": [0.8]},
     }
+    # Training clients beside those that the run evaluates.
+    seen = {"num_clients": 1, "num_clients_without_test": 0}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary |= {"personalization": seen, "personalization_seen": seen}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with open(tmp_path / "per_client.csv", "a") as file:
+        file.write("b,true,9,4,0,0.6,1.0,0.9,1.0\nb,true,9,4,1,0.7,1.0,0.9,1.0\n")
+    apart = figures.client_accuracies([read_results(tmp_path)])
+    assert apart == kept | {"own model, training clients": {"b": [0.9]}}
     shared = {kind: _clients([0.2] * 10) for kind in ("server's model", "personalized")}
     own = {kind: _clients([0.5] * 10) for kind in kept}
     figure = figures.plot_clients({"fedavg": shared, "ditto": own}, None)

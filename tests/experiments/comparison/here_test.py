@@ -72,13 +72,15 @@ def test_a_recipe_and_a_task_have_the_numbers_of_their_runs(task, recipe, tmp_pa
 @pytest.fixture
 def launched(monkeypatch):
     """Replaces runs; yields what they are called with, and the signal that stops them."""
-    called = types.SimpleNamespace(settings=[], stopped_by=None)
+    called = types.SimpleNamespace(
+        settings=[], stopped_by=None, learned_nothing=False, warning=None
+    )
 
     def run_nothing(*arguments, **settings):
         called.settings.append(settings)
         if settings.get("total_rounds") == 2:
             raise ValueError("the weights are gone")
-        return types.SimpleNamespace(stopped_by=called.stopped_by)
+        return called
 
     monkeypatch.setattr(here.launch, "run", run_nothing)
     return called
@@ -95,6 +97,17 @@ def test_a_run_that_raises_fails_alone(launched, task, tmp_path):
     last = launched.settings[-1]
     assert (last["seed"], last["total_rounds"]) == (3, 1)
     assert (last["output_dir"], last["runtime"]) == (str(tmp_path), "in_process")
+
+
+def test_a_run_that_learned_nothing_fails_as_on_the_command_line(
+    launched, task, tmp_path
+):
+    launched.learned_nothing, launched.warning = True, "Every round was rejected."
+    program = here.ProgramHere.of_objects((), task)
+    log = tmp_path / "log.txt"
+    arguments = ["--algo=fedavg", "--task=my points", f"--output_dir={tmp_path}"]
+    assert program(arguments, log) == 1
+    assert log.read_text() == "Every round was rejected.\n"
 
 
 def test_a_run_that_a_signal_stopped_stops_the_comparison(launched, task, tmp_path):

@@ -47,6 +47,17 @@ def test_lines_fit_the_terminal(tmp_path, monkeypatch):
     assert max(map(len, _half_done(tmp_path, _Terminal()).lines())) <= 20
 
 
+def test_a_table_is_lower_than_the_terminal(tmp_path, monkeypatch):
+    live = _half_done(tmp_path, _Terminal())
+    whole = live.lines()
+    monkeypatch.setenv("LINES", str(len(whole) + 1))
+    assert live.lines() == whole
+    monkeypatch.setenv("LINES", "4")
+    for number in range(9):
+        live.note(f"note {number}")
+    assert live.lines() == [*whole[:2], f"... and {len(whole) + 7} more lines"]
+
+
 def test_a_table_replaces_the_one_before(tmp_path):
     stream = _Terminal()
     live = _half_done(tmp_path, stream)

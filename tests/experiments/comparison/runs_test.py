@@ -161,3 +161,25 @@ def test_a_run_on_a_file_that_has_changed_is_not_done(tmp_path):
     assert not now[0].is_done
     with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
         runs_lib.check_folders(now)
+
+
+def test_seeds_on_another_dataset_than_those_that_are_done_are_refused(tmp_path):
+    execute_all(make_runs(ROWS, 1, tmp_path), 1, _nothing, Program())
+    runs = make_runs(ROWS, 2, tmp_path)
+    name = runs_lib.read_results(runs[0].folder).dataset
+    runs_lib.check_datasets(runs, {})
+    runs_lib.check_datasets(runs, dict.fromkeys(ROWS, name))
+    with pytest.raises(
+        ComparisonError, match=f"fedavg.seed=0 holds a run on {name}, b"
+    ):
+        runs_lib.check_datasets(runs, {ROWS[0]: name, ROWS[1]: "real"})
+
+
+def test_own_data_in_the_home_folder_are_compared_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    row = Row(label="fedavg", arguments=("--task=csv:~/d.csv",))
+    versions = []
+    for text in ("a", "b"):
+        (tmp_path / "d.csv").write_text(text)
+        versions.append(make_runs([row], 1, tmp_path)[0].data_version)
+    assert versions[0] != versions[1] and "" not in versions

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import tasks
 from tff_algos.experiments import catalog, launch, launch_options, run_flags
@@ -18,7 +19,26 @@ from tff_algos.experiments.progress import Progress
 from tff_algos.hyperparameters import HyperparameterError
 
 
-def check(rows: Sequence[Row], what: Declarations, choices: Choices) -> None:
+class _Notices(io.StringIO):
+    """Keeps lines; what progress bars draw goes to the terminal."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal.isatty()
+
+    def write(self, text: str) -> int:
+        if "\r" in text or "\x1b" in text:
+            return self._terminal.write(text)
+        return super().write(text)
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+
+def check(rows: Sequence[Row], what: Declarations, choices: Choices) -> dict[Row, str]:
     """Makes all that each row would run, with its data, but runs nothing.
 
     What tasks say of their data is printed, once.
@@ -28,43 +48,49 @@ def check(rows: Sequence[Row], what: Declarations, choices: Choices) -> None:
       what: What there is to set.
       choices: The algorithms and tasks.
 
+    Returns:
+      The name of each row's dataset in outputs.
+
     Raises:
       ComparisonError: If a row cannot run; the message names it.
     """
     if not rows:
-        return
+        return {}
     number = f"{len(rows)} rows" if len(rows) > 1 else "1 row"
     print(f"checking {number}", file=sys.stderr, flush=True)
-    said = set()
+    datasets, said = {}, set()
     with Progress(len(rows), unit="check") as progress:
         for row in rows:
-            for line in _notices(row, what, choices):
+            datasets[row], notices = _checked(row, what, choices)
+            for line in notices:
                 if line not in said:
                     progress.note(line)
                 said.add(line)
             progress.advance(row.label, {})
+    return datasets
 
 
-def _notices(row: Row, what: Declarations, choices: Choices) -> list[str]:
-    """Checks a row and returns what is printed meanwhile."""
-    printed = io.StringIO()
+def _checked(row: Row, what: Declarations, choices: Choices) -> tuple[str, list[str]]:
+    """Checks a row; returns its dataset and what is printed meanwhile."""
+    printed = _Notices(sys.stderr)
     try:
         with contextlib.redirect_stderr(printed):
-            _check(row, what, choices)
+            dataset = _check(row, what, choices)
     except HyperparameterError as error:
         raise ComparisonError(f"{row.label}: --{error}") from error
     except (RunError, *USER_ERRORS) as error:
         raise ComparisonError(f"{row.label}: {error}") from error
-    return printed.getvalue().splitlines()
+    return dataset, [line for line in printed.getvalue().splitlines() if line]
 
 
-def _check(row: Row, what: Declarations, choices: Choices) -> None:
+def _check(row: Row, what: Declarations, choices: Choices) -> str:
     values = parse_flags(row.arguments, what)
     options = Launch.of_flags(values.flag_values_dict())
     launch_options.check_runtime(options)
-    launch.build_spec(
+    spec = launch.build_spec(
         catalog.get(values.algo, choices.algorithms),
         tasks.get(values.task, choices.tasks),
         run_flags.settings_of(values, what),
         options,
     )
+    return spec.task.dataset_name

@@ -89,7 +89,7 @@ def read_results(folder: pathlib.Path) -> Results:
     try:
         rows = read_rows(path)
         path = folder / "summary.json"
-        summary = json.loads(path.read_text())
+        summary = json.loads(path.read_text("utf-8"))
         if not isinstance(summary, dict):
             raise TypeError("it holds no object")
     except RunError as error:

@@ -32,12 +32,14 @@ from tff_algos.experiments.comparison.rows import Row, default_folder, make_rows
 from tff_algos.experiments.comparison.runs import (
     Outcomes,
     Run,
+    check_datasets,
     check_folders,
     execute_all,
     execute_in_turn,
     make_runs,
     tell_failure,
 )
+from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.hyperparameters import NONE, check_list
 
@@ -133,10 +135,14 @@ def compare(
         each.name if isinstance(each, Recipe) else os.fspath(each)
         for each in contenders
     ]
-    common = [f"--{name}={_text(value)}" for name, value in settings.items()]
+    what = run_flags.declared(tuple(modules)) if here is None else here.what
+    common = [
+        f"--{name}={_text(value)}"
+        for name, value in settings.items()
+        if value is not None or not _is_default(name, what)
+    ]
     common += [f"--module={name}" for name in modules]
     axes = [_axis(name, values) for name, values in (grid or {}).items()]
-    what = run_flags.declared(tuple(modules)) if here is None else here.what
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
     chosen = output_dir or default_folder(names, common)
@@ -177,6 +183,13 @@ def _program_here(
     if not recipes and is_named:
         return None
     return ProgramHere.of_objects(recipes, None if is_named else task, modules)
+
+
+def _is_default(name: str, what: Declarations) -> bool:
+    """Returns whether None stands for a setting that no flag sets, as with `run`."""
+    fields = what.users.get(name, {}).values()
+    known = fields or name in run_flags.LAUNCH_FLAGS
+    return bool(known) and not any(field.may_be_unset for field in fields)
 
 
 def _text(value: Any) -> str:
@@ -235,7 +248,7 @@ def run(
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
         choices = here.choices if here else plugins.load(modules)
         what = here.what if here else plugins.declare(choices)
-        checks.check(list(to_run), what, choices)
+        check_datasets(runs, checks.check(list(to_run), what, choices))
         failed, noted = [], set()
         with LiveTable(runs, redraw=here is None) as live:
 

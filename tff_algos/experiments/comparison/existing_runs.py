@@ -23,7 +23,7 @@ def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
     """
     path = folder / CONFIG_FILE
     try:
-        settings = dict(json.loads(path.read_text())["hyperparameters"])
+        settings = dict(json.loads(path.read_text("utf-8"))["hyperparameters"])
         if not isinstance(settings.get("algo", ""), str):
             raise TypeError(f"algo is {messages.shown(settings['algo'])}")
         return settings

@@ -112,6 +112,7 @@ _MODELS = types.MappingProxyType(
         "server's model": "tab:blue",
         "personalized": "tab:orange",
         "own model": "tab:green",
+        "own model, training clients": "tab:olive",
     }
 )
 _MEAN = types.MappingProxyType(
@@ -126,7 +127,8 @@ _CLIENT = types.MappingProxyType({"linestyle": "", "alpha": 0.6})
 def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
     """Returns clients' accuracies with each of `_MODELS` that they have.
 
-    Clients without test examples are not included.
+    Clients without test examples are not included. Of training clients that a run
+    evaluates beside the others, there are only those of the models that they keep.
 
     Raises:
       ComparisonError: If a file of clients cannot be read.
@@ -137,7 +139,7 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
         if not path or not path.is_file():
             continue
         try:
-            for kind, client, accuracy in _accuracies(path):
+            for kind, client, accuracy in _accuracies(path, _num_evaluated(each)):
                 found[kind].setdefault(client, []).append(accuracy)
         except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
             reason = messages.one_line(error)
@@ -147,19 +149,36 @@ def client_accuracies(results: Sequence[Results | None]) -> dict[str, Clients]:
     return {kind: clients for kind, clients in found.items() if clients}
 
 
-def _accuracies(path: pathlib.Path) -> Iterator[tuple[str, str, float]]:
+def _num_evaluated(results: Results) -> int | None:
+    """Returns how many clients a run evaluates beside training clients; None for all."""
+    of = results.summary
+    if "personalization_seen.num_clients" not in of:
+        return None
+    names = ("num_clients", "num_clients_without_test")
+    return sum(int(of[f"personalization.{name}"]) for name in names)
+
+
+def _accuracies(
+    path: pathlib.Path, num_evaluated: int | None
+) -> Iterator[tuple[str, str, float]]:
     """Yields of a file of a run's clients the model, the client and its accuracy."""
     with open(path, newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     last = max((int(line["epoch"]) for line in lines), default=0)
+    # The others come after them.
+    clients = dict.fromkeys(line["client_id"] for line in lines)
+    evaluated = set(itertools.islice(clients, num_evaluated))
     for line in lines:
         client, accuracy = line["client_id"], float(line["accuracy"] or math.nan)
         if math.isnan(accuracy):
             continue
+        if line["epoch"] == "0" and line.get("own_accuracy"):
+            kind = "own model" + (client not in evaluated) * ", training clients"
+            yield kind, client, float(line["own_accuracy"])
+        if client not in evaluated:
+            continue
         if line["epoch"] == "0":
             yield "server's model", client, accuracy
-            if line.get("own_accuracy"):
-                yield "own model", client, float(line["own_accuracy"])
         if last and line["epoch"] == str(last):
             yield "personalized", client, accuracy
 

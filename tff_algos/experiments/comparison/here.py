@@ -71,8 +71,11 @@ class ProgramHere:
             )
         except Exception:  # noqa: BLE001
             # Whatever it is, the other runs go on.
-            log.write_text(traceback.format_exc())
+            log.write_text(traceback.format_exc(), "utf-8")
             return 1
         if result.stopped_by is not None:
             raise KeyboardInterrupt("stopped; the same call resumes")
+        if result.learned_nothing:
+            log.write_text(f"{result.warning}\n", "utf-8")
+            return 1
         return 0

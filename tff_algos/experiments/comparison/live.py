@@ -90,9 +90,13 @@ class LiveTable:
             curves = [r.rows for r in ended.values() if r is not None]
             curves += [rows for _, rows in latest if rows]
             table.append((row.label, done, _running(latest), _accuracies(curves)))
-        width = shutil.get_terminal_size().columns
+        width, height = shutil.get_terminal_size()
         with self._lock:
             lines = [*text_table(table, indent="").splitlines(), *self._notes]
+        # The cursor cannot return to lines that have left the terminal.
+        if len(lines) >= height:
+            shown = max(height - 2, 1)
+            lines = [*lines[:shown], f"... and {len(lines) - shown} more lines"]
         return [line[:width] for line in lines]
 
     def _draw_repeatedly(self) -> None:

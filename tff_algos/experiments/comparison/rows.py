@@ -319,7 +319,7 @@ def _published(preset: Sequence[str]) -> str | None:
     name, _, path = preset[0].partition("=")
     if name != "--flagfile":
         return None
-    first, _, _ = pathlib.Path(path).read_text().partition("\n")
+    first, _, _ = pathlib.Path(path).read_text("utf-8").partition("\n")
     return first.removeprefix("#").strip() if first.startswith("#") else None
 
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import itertools
+import os
 import pathlib
 import sys
 import zlib
@@ -63,7 +64,7 @@ class Run:
         return (
             (self.folder / "summary.json").exists()
             and done.exists()
-            and done.read_text() == self.flags_text
+            and done.read_text("utf-8") == self.flags_text
         )
 
 
@@ -74,7 +75,7 @@ def _data_version(row: Row) -> str:
     """
     task = next((each for each in row.arguments if each.startswith("--task=")), "")
     _, _, name = task.removeprefix("--task=").partition(":")
-    path = pathlib.Path(name)
+    path = pathlib.Path(os.path.expanduser(name))
     if name and path.is_file():
         content = path.read_bytes()
     elif name and path.is_dir():
@@ -90,9 +91,13 @@ def check_folders(runs: Sequence[Run]) -> None:
     """Raises `ComparisonError` if a run's folder holds a complete run of other flags."""
     for run in runs:
         done = run.folder / _DONE_FILE
-        if run.row.folders or not done.exists() or done.read_text() == run.flags_text:
+        if (
+            run.row.folders
+            or not done.exists()
+            or done.read_text("utf-8") == run.flags_text
+        ):
             continue
-        before = set(done.read_text().splitlines())
+        before = set(done.read_text("utf-8").splitlines())
         differing = sorted(
             "its data" if each.startswith("#") else each
             for each in before - set(run.flags_text.splitlines())
@@ -101,6 +106,27 @@ def check_folders(runs: Sequence[Run]) -> None:
             f"{run.folder} holds another run ({', '.join(differing) or 'fewer flags'}); "
             "choose another --output_dir."
         )
+
+
+def check_datasets(runs: Sequence[Run], datasets: Mapping[Row, str]) -> None:
+    """Raises `ComparisonError` if a row has completed runs on another dataset.
+
+    With --data=auto, the real dataset takes the place of generated data once it is in
+    the cache folder.
+
+    Args:
+      runs: All runs.
+      datasets: The name of the dataset of each row that is to be run.
+    """
+    for run in runs:
+        if run.row not in datasets or not run.is_done:
+            continue
+        before, now = read_results(run.folder).dataset, datasets[run.row]
+        if before not in (None, now):
+            raise ComparisonError(
+                f"{run.folder} holds a run on {before}, but other seeds would now be on "
+                f"{now}: choose another --output_dir, or --data."
+            )
 
 
 def make_runs(
