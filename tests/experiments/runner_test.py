@@ -475,14 +475,3 @@ def test_an_error_after_a_signal_in_the_last_evaluation_keeps_the_run(
     assert result.stopped_by == signal.SIGTERM and result.rounds_done == 9
     assert "after the signal: the worker is gone" in capfd.readouterr().err
     assert runner.run(make_spec(stages, tmp_path)).summary["rounds"] == 9
-
-
-def test_noise_for_an_epsilon_belongs_to_a_number_of_rounds(stages, tmp_path):
-    def spec(rounds):
-        stage = attrs.evolve(stages[0], num_rounds=rounds)
-        settings = {"total_rounds": rounds, "dp_target_epsilon": 8.0}
-        return make_spec((stage,), tmp_path, hyperparameters=settings)
-
-    runner.run(spec(1))
-    with pytest.raises(ResumeError, match="--total_rounds: was 1, now 2"):
-        runner.run(spec(2))

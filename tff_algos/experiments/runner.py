@@ -455,15 +455,9 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
 
 def _write_config(spec: RunSpec) -> None:
     """Writes the configuration to a folder with none or with that of the same run."""
-    # Stages share all rounds, and the noise that reaches an epsilon depends on them.
-    is_free = len(spec.stages) == 1 and not spec.hyperparameters.get(
-        "dp_target_epsilon"
-    )
+    total_rounds = "total_rounds" if len(spec.stages) == 1 else None
     held = checkpoints.check_config(
-        spec.output_dir,
-        spec.hyperparameters,
-        "total_rounds" if is_free else None,
-        spec.task.fingerprint,
+        spec.output_dir, spec.hyperparameters, total_rounds, spec.task.fingerprint
     )
     if held and not spec.resume:
         raise ResumeError(
