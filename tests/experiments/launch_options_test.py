@@ -28,6 +28,7 @@ def test_devices_are_the_in_process_runtimes_alone():
         ),
         ({"runtime": "ray", "ray_workers": 0}, "ray_workers=0 .*an integer >= 1"),
         ({"runtime": "ray", "ray_workers": "2"}, "ray_workers='2' .*an integer >= 1"),
+        ({"runtime": "ray", "ray_workers": True}, "ray_workers=True .*an integer >= 1"),
         (
             {"runtime": "ray", "ray_worker_resources": ["GPU"]},
             "ray_worker_resources='GPU' .*list of NAME:AMOUNT",

@@ -44,10 +44,11 @@ def run_coroutine(coroutine: Coroutine) -> Any:
 
 def are_in(directory: str | os.PathLike[str]) -> bool:
     """Returns whether a folder, which need not exist, has a checkpoint."""
-    return bool(_rounds_in(directory))
+    return bool(rounds_in(directory))
 
 
-def _rounds_in(directory: str | os.PathLike[str]) -> list[int]:
+def rounds_in(directory: str | os.PathLike[str]) -> list[int]:
+    """Returns the rounds of a folder's checkpoints; none if there is no such folder."""
     found = pathlib.Path(directory).glob(f"{_PREFIX}*")
     numbers = (path.name.removeprefix(_PREFIX) for path in found)
     return [int(number) for number in numbers if number.isdigit()]
@@ -126,6 +127,7 @@ def check_config(
     directory: str | os.PathLike[str],
     hyperparameters: Mapping[str, Any],
     total_rounds: str | None = None,
+    rounds_done: int = 0,
     fingerprint: str = "",
 ) -> bool:
     """Returns whether the folder holds a run to resume; fails if it is a different one.
@@ -134,7 +136,8 @@ def check_config(
       directory: The output folder.
       hyperparameters: All settings that affect the run's results, by flag name.
       total_rounds: A hyperparameter that may differ from the existing run's, as long as
-        it is not less than the rounds of a checkpoint.
+        it is not less than `rounds_done`.
+      rounds_done: Rounds that the existing run has done.
       fingerprint: That of the task's data.
 
     Raises:
@@ -164,7 +167,12 @@ def check_config(
         f"--{name}: was {saved.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(saved.keys() | now.keys())
         if saved.get(name) != now.get(name)
-        and not (name == total_rounds and _may_be(now.get(name), directory))
+        and not (
+            name == total_rounds
+            and isinstance(saved.get(name), int)
+            and isinstance(now.get(name), int)
+            and now[name] >= rounds_done
+        )
     ]
     if changed:
         raise ResumeError(
@@ -177,11 +185,6 @@ def check_config(
             "or the layers of their Keras model have changed since; choose another --output_dir."
         )
     return True
-
-
-def _may_be(total_rounds: Any, directory: str | os.PathLike[str]) -> bool:
-    done = _rounds_in(pathlib.Path(directory) / FOLDER)
-    return isinstance(total_rounds, int) and total_rounds >= max(done, default=0)
 
 
 def write_config(directory: str | os.PathLike[str], config: Mapping[str, Any]) -> None:

@@ -59,17 +59,9 @@ def define_flags(modules: Sequence[str] = ()) -> None:
 
 def _define_flags_of(arguments: Sequence[str]) -> None:
     try:
-        define_flags(list(run_flags.values_of("module", _with_files(arguments))))
+        define_flags(run_flags.modules_of(arguments))
     except RunError as error:
         _exit_with(str(error))
-
-
-def _with_files(arguments: Sequence[str]) -> Sequence[str]:
-    """Returns the arguments with those of flag files; without, if one cannot be read."""
-    try:
-        return FLAGS.read_flags_from_files(list(arguments))
-    except (flags.Error, UnicodeDecodeError):
-        return arguments
 
 
 def parse_flags(arguments: Sequence[str]) -> list[str]:
@@ -89,8 +81,7 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         sys.exit(0)
     # Values of absl's own flags, such as --stderrthreshold, raise ValueError.
     except (flags.Error, ValueError) as error:
-        modules = run_flags.values_of("module", _with_files(arguments))
-        what = run_flags.declared(tuple(modules))
+        what = run_flags.declared(run_flags.modules_of(arguments))
         reason = run_flags.reason(error, what, FLAGS, arguments)
         _exit_with(f"{reason} --help shows the flags.")
 

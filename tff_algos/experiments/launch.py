@@ -209,7 +209,7 @@ def _hyperparameters(
     fields = recipe.hyperparameters()
     recorded |= {k: fields[k].format(v) for k, v in settings.items()}
     if guarantee is not None:
-        # For a target it depends on the number of rounds, which may grow.
+        # For a target it depends on the number of rounds, which may change.
         noise = guarantee.rounds.noise_multiplier
         recorded["dp_noise_multiplier"] = f"{noise:g}"
     return recorded

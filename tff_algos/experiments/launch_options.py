@@ -2,6 +2,7 @@
 
 import errno
 import math
+import numbers
 import os
 import pathlib
 from collections.abc import Hashable, Mapping, Sequence
@@ -113,7 +114,8 @@ def check_runtime(launch: Launch) -> None:
                 f"with --runtime={launch.runtime}: it belongs to --runtime={runtime}",
             )
     workers = launch.ray_workers
-    if workers is not None and not (isinstance(workers, int) and workers >= 1):
+    is_integer = isinstance(workers, numbers.Integral) and not isinstance(workers, bool)
+    if workers is not None and not (is_integer and workers >= 1):
         raise HyperparameterError("ray_workers", launch.ray_workers, "an integer >= 1")
     _worker_resources(launch.ray_worker_resources)
 

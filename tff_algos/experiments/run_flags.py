@@ -1,8 +1,10 @@
 """The flags of a run, defined from what algorithms and tasks declare."""
 
+import contextlib
 import functools
 import importlib.metadata
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,6 +63,20 @@ def values_of(flag: str, arguments: Sequence[str]) -> Iterator[str]:
         name, equals, value = argument.partition("=")
         if name in (f"-{flag}", f"--{flag}"):
             yield value if equals else following
+
+
+def modules_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Returns the modules that are named by arguments or in their flag files.
+
+    Of flag files that are no regular files, such as pipes, nothing is known: what is
+    read from them is gone.
+    """
+    files = values_of("flagfile", arguments)
+    if all(os.path.isfile(os.path.expanduser(each)) for each in files):
+        # What is wrong with a file is told where flags are parsed.
+        with contextlib.suppress(flags.Error, UnicodeDecodeError):
+            arguments = flags.FlagValues().read_flags_from_files(list(arguments))
+    return tuple(values_of("module", arguments))
 
 
 def _define_launch_flags(into: flags.FlagValues) -> None:

@@ -5,6 +5,7 @@ Independent of the algorithm: it drives any `tff.learning` process, ours or TFF'
 
 import contextlib
 import functools
+import pathlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ from tff_algos.experiments.metrics_log import (
     describe_missing,
     describe_repeated,
     flatten_metrics,
+    read_rows,
     without_empty_means,
 )
 from tff_algos.experiments.periodic_evaluation import PeriodicEvaluation, is_due
@@ -90,6 +92,7 @@ class _Training:
         self._mend_model()
         self._saved = self.rounds_done
         self._worker_memory = 0
+        self._rows_change = False
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
         self._improvement = evaluation.build_improvement_fn(spec.task)
         self._progress: Progress | None = None
@@ -278,6 +281,7 @@ class _Training:
         with execution.measured_communication() as meter:
             output = stage.process.next(self._state, datasets)
         if self._memory is not None:
+            self._rows_change = True
             with results_folder.naming_errors(spec.output_dir):
                 self._memory.update(output.metrics["client_work"]["memory"])
         seconds = time.monotonic() - start
@@ -315,6 +319,7 @@ class _Training:
         if self.rounds_done == spec.total_rounds:
             if self.rounds_done:
                 print(outlook.describe_done(spec), file=sys.stderr, flush=True)
+                self._evaluate_last_row()
             return
         with results_folder.naming_errors(spec.output_dir):
             results_folder.remove_final(spec.output_dir)
@@ -339,21 +344,40 @@ class _Training:
                 if self.rounds_done == first:
                     outlook.warn_of_long_runs(spec, progress)
 
+    def _evaluate_last_row(self) -> None:
+        """Adds the last round's evaluation, if the run was to have more rounds before."""
+        rows, options = self.rows(), self._spec.options
+        row = rows[-1] if rows and rows[-1][ROUND] == self.rounds_done else None
+        due = {
+            "eval/": options.rounds_per_eval,
+            "personalization/": options.rounds_per_personalization,
+        }
+        lacking = [
+            prefix
+            for prefix, every in due.items()
+            if every and row and not any(name.startswith(prefix) for name in row)
+        ]
+        if lacking:
+            del row[ROUND]
+            row |= self.evaluations.metrics(self.rounds_done, self.weights)
+            with results_folder.naming_errors(self._spec.output_dir):
+                self._log.write(self.rounds_done, row)
+
     def _measured_round(self, round_num: int) -> dict[str, Any] | None:
         """Runs a round and measures the model; None if either fails after a signal.
 
         The round then does not count, and runs again when the run resumes.
         """
         before = self._stage_index, self._state, self._memory, self.rounds_done
+        self._rows_change = False
         with self.no_error_after_a_signal():
             row = self._round(round_num)
             return row | self.evaluations.metrics(round_num, self.weights)
-        is_run = self.rounds_done == round_num
-        changed = self._memory is not before[2] or (is_run and self._memory is not None)
-        self._stage_index, self._state, self._memory, self.rounds_done = before
-        if changed:
-            # Clients' rows are those of later; resuming restores the saved ones.
-            self.rounds_done = self._saved
+        if self._rows_change or self._memory is not before[2]:
+            # Clients' rows are of this round: back to the last checkpoint.
+            self.rounds_done, self._stage_index, self._state = self._restore()
+        else:
+            self._stage_index, self._state, self._memory, self.rounds_done = before
         return None
 
     @contextlib.contextmanager
@@ -455,9 +479,12 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
 
 def _write_config(spec: RunSpec) -> None:
     """Writes the configuration to a folder with none or with that of the same run."""
-    total_rounds = "total_rounds" if len(spec.stages) == 1 else None
     held = checkpoints.check_config(
-        spec.output_dir, spec.hyperparameters, total_rounds, spec.task.fingerprint
+        spec.output_dir,
+        spec.hyperparameters,
+        total_rounds="total_rounds" if len(spec.stages) == 1 else None,
+        rounds_done=_rounds_done(spec.output_dir),
+        fingerprint=spec.task.fingerprint,
     )
     if held and not spec.resume:
         raise ResumeError(
@@ -472,6 +499,14 @@ def _write_config(spec: RunSpec) -> None:
             checkpoints.FINGERPRINT: spec.task.fingerprint,
         },
     )
+
+
+def _rounds_done(directory: pathlib.Path) -> int:
+    """Returns the last round of a checkpoint or of a row."""
+    path = directory / "metrics.csv"
+    rows = read_rows(path) if path.is_file() else []
+    saved = checkpoints.rounds_in(directory / checkpoints.FOLDER)
+    return max([*saved, *(row[ROUND] for row in rows)], default=0)
 
 
 def _write_results(

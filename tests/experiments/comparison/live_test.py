@@ -56,6 +56,7 @@ def test_a_table_is_lower_than_the_terminal(tmp_path, monkeypatch):
     for number in range(9):
         live.note(f"note {number}")
     assert live.lines() == [*whole[:2], f"... and {len(whole) + 7} more lines"]
+    assert len(live.lines(whole=True)) == len(whole) + 9
 
 
 def test_a_table_replaces_the_one_before(tmp_path):

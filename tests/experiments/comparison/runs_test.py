@@ -169,10 +169,12 @@ def test_seeds_on_another_dataset_than_those_that_are_done_are_refused(tmp_path)
     name = runs_lib.read_results(runs[0].folder).dataset
     runs_lib.check_datasets(runs, {})
     runs_lib.check_datasets(runs, dict.fromkeys(ROWS, name))
-    with pytest.raises(
-        ComparisonError, match=f"fedavg.seed=0 holds a run on {name}, b"
-    ):
-        runs_lib.check_datasets(runs, {ROWS[0]: name, ROWS[1]: "real"})
+    # Another row of the same task, which is new.
+    new = Row(label="reptile", arguments=("--algo=reptile",))
+    with pytest.raises(ComparisonError, match=f"seed=0 holds a run on {name}, but fur"):
+        runs_lib.check_datasets(runs, {new: "real"})
+    other = Row(label="reptile", arguments=("--algo=reptile", "--task=other"))
+    runs_lib.check_datasets(runs, {other: "real"})
 
 
 def test_own_data_in_the_home_folder_are_compared_too(tmp_path, monkeypatch):

@@ -30,7 +30,9 @@ class _Notices(io.StringIO):
         return self._terminal.isatty()
 
     def write(self, text: str) -> int:
-        if "\r" in text or "\x1b" in text:
+        # Bars move by line feeds too; those after a line's text end it.
+        is_blank = not text.strip("\n") and self.getvalue()[-1:] in ("", "\n")
+        if is_blank or "\r" in text or "\x1b" in text:
             return self._terminal.write(text)
         return super().write(text)
 
@@ -80,7 +82,7 @@ def _checked(row: Row, what: Declarations, choices: Choices) -> tuple[str, list[
         raise ComparisonError(f"{row.label}: --{error}") from error
     except (RunError, *USER_ERRORS) as error:
         raise ComparisonError(f"{row.label}: {error}") from error
-    return dataset, [line for line in printed.getvalue().splitlines() if line]
+    return dataset, printed.getvalue().splitlines()
 
 
 def _check(row: Row, what: Declarations, choices: Choices) -> str:

@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[s
     )
     flags.DEFINE_bool("help", False, "Explain the command.", flag_values=values)
     own = set(values)
-    what = run_flags.declared(tuple(run_flags.values_of("module", arguments)))
+    what = run_flags.declared(run_flags.modules_of(arguments))
     run_flags.define(what, values)
     try:
         _, *contenders = values(["compare", *arguments])

@@ -40,6 +40,7 @@ from tff_algos.experiments.comparison.runs import (
     tell_failure,
 )
 from tff_algos.experiments.declarations import Declarations
+from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.hyperparameters import NONE, check_list
 
@@ -186,10 +187,12 @@ def _program_here(
 
 
 def _is_default(name: str, what: Declarations) -> bool:
-    """Returns whether None stands for a setting that no flag sets, as with `run`."""
+    """Returns whether None is a setting's default, which no flag says."""
     fields = what.users.get(name, {}).values()
-    known = fields or name in run_flags.LAUNCH_FLAGS
-    return bool(known) and not any(field.may_be_unset for field in fields)
+    if not fields:
+        launch = {each.name: each.default for each in attrs.fields(Launch)}
+        return name in launch and launch[name] is None
+    return all(each.is_optional and not each.may_be_unset for each in fields)
 
 
 def _text(value: Any) -> str:

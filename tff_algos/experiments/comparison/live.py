@@ -1,5 +1,6 @@
 """Shows how far a comparison is: a table on a terminal, else a line per run."""
 
+import os
 import shutil
 import sys
 import threading
@@ -54,7 +55,7 @@ class LiveTable:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-            self._draw()
+            self._draw(whole=True)
 
     def ended(self, run: Run, results: Results | None) -> None:
         """Shows that a run has ended; with results None, that it failed."""
@@ -76,8 +77,12 @@ class LiveTable:
         if not self._redraw:
             print(text, file=self._stream, flush=True)
 
-    def lines(self) -> list[str]:
-        """Returns the table's lines and the notes."""
+    def lines(self, whole: bool = False) -> list[str]:
+        """Returns the table's lines and the notes, as far as the terminal has room.
+
+        Args:
+          whole: Whether to return all lines, none of which is drawn over later.
+        """
         table = [("", "done", "running", "held-out accuracy")]
         for row in dict.fromkeys(run.row for run in self._runs):
             runs = [run for run in self._runs if run.row == row]
@@ -90,11 +95,11 @@ class LiveTable:
             curves = [r.rows for r in ended.values() if r is not None]
             curves += [rows for _, rows in latest if rows]
             table.append((row.label, done, _running(latest), _accuracies(curves)))
-        width, height = shutil.get_terminal_size()
+        width, height = self._size()
         with self._lock:
             lines = [*text_table(table, indent="").splitlines(), *self._notes]
         # The cursor cannot return to lines that have left the terminal.
-        if len(lines) >= height:
+        if len(lines) >= height and not whole:
             shown = max(height - 2, 1)
             lines = [*lines[:shown], f"... and {len(lines) - shown} more lines"]
         return [line[:width] for line in lines]
@@ -103,8 +108,16 @@ class LiveTable:
         while not self._stop.wait(_SECONDS_BETWEEN):
             self._draw()
 
-    def _draw(self) -> None:
-        lines = self.lines()
+    def _size(self) -> tuple[int, int]:
+        """Returns the columns and lines of the terminal that the stream goes to."""
+        try:
+            found = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):
+            found = ()
+        return shutil.get_terminal_size(found or (80, 24))
+
+    def _draw(self, whole: bool = False) -> None:
+        lines = self.lines(whole)
         # Up to the first line of the table drawn before, and clear what is below.
         above = f"\x1b[{self._height}F\x1b[J" if self._height else ""
         print(above + "\n".join(lines), file=self._stream, flush=True)

@@ -109,7 +109,7 @@ def check_folders(runs: Sequence[Run]) -> None:
 
 
 def check_datasets(runs: Sequence[Run], datasets: Mapping[Row, str]) -> None:
-    """Raises `ComparisonError` if a row has completed runs on another dataset.
+    """Raises `ComparisonError` if completed runs of a task are on another dataset.
 
     With --data=auto, the real dataset takes the place of generated data once it is in
     the cache folder.
@@ -118,15 +118,23 @@ def check_datasets(runs: Sequence[Run], datasets: Mapping[Row, str]) -> None:
       runs: All runs.
       datasets: The name of the dataset of each row that is to be run.
     """
+    by_task = {_task_flags(row): name for row, name in datasets.items()}
     for run in runs:
-        if run.row not in datasets or not run.is_done:
+        now = by_task.get(_task_flags(run.row))
+        if now is None or run.row.folders or not run.is_done:
             continue
-        before, now = read_results(run.folder).dataset, datasets[run.row]
+        before = read_results(run.folder).dataset
         if before not in (None, now):
             raise ComparisonError(
-                f"{run.folder} holds a run on {before}, but other seeds would now be on "
-                f"{now}: choose another --output_dir, or --data."
+                f"{run.folder} holds a run on {before}, but further runs would now be on "
+                f"{now}: choose another --output_dir."
             )
+
+
+def _task_flags(row: Row) -> tuple[str, ...]:
+    """Returns the flags that say which dataset a row has."""
+    names = ("--task=", "--data=", "--cache_dir=")
+    return tuple(each for each in row.arguments if each.startswith(names))
 
 
 def make_runs(
