@@ -87,3 +87,23 @@ def test_a_computation_can_be_explained(capsys):
 
 async def _awaited(value):
     return await value
+
+
+def test_what_is_sent_is_measured_as_in_one_thread():
+    @tff.federated_computation(
+        tff.FederatedType(np.float32, tff.SERVER),
+        tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def total(server, values):
+        sent = tff.federated_map(_double, tff.federated_broadcast(server))
+        return tff.federated_sum(values), tff.federated_sum(sent)
+
+    with execution.in_process_context(), execution.measured_communication() as expected:
+        total(1.0, [1.0, 2.0])
+    context = execution.AsyncContext(execution.InProcessContext())
+    with (
+        tff.framework.get_context_stack().install(context),
+        execution.measured_communication() as found,
+    ):
+        asyncio.run(_awaited(total(1.0, [1.0, 2.0])))
+    assert found.total == expected.total and expected.total.bytes_up > 0

@@ -1,5 +1,7 @@
 """Clients' batches in memory: what is kept, and within which budget."""
 
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,5 +68,11 @@ def test_batches_are_kept_within_the_budget_and_while_their_data_set_lives():
     cache.read(second, specs)
     assert cache.get(first) is None
     assert cache.get(second).num_bytes == 56
+    # A dataset that comes and goes leaves nothing behind.
+    waiting = len(weakref.finalize._registry)
+    for _ in range(3):
+        cache.read(first, specs)
+        cache.read(second, specs)
+    assert len(weakref.finalize._registry) == waiting
     del second
     assert cache.num_bytes == 0

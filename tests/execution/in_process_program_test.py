@@ -83,6 +83,27 @@ def test_clients_take_turns_on_devices_and_results_are_the_same():
     assert out.split() == ["equal"]
 
 
+def test_ops_with_seeds_of_their_own_draw_the_same_on_several_devices():
+    out = run(
+        """
+        @tff.tensorflow.computation(np.float32)
+        def draw(_):
+            return tf.random.uniform([], seed=7)
+
+        draws = tff.federated_computation(
+            lambda values: tff.federated_map(draw, values),
+            tff.FederatedType(np.float32, tff.CLIENTS),
+        )
+        drawn = []
+        for devices in (["CPU:0"], ["CPU:2", "CPU:1"]):
+            with execution.in_process_context(runtime_devices=devices):
+                drawn.append(draws([0.0] * 8))
+        print(drawn[0] == drawn[1], len(set(drawn[0])))
+        """
+    ).stdout
+    assert out.split() == ["True", "8"]
+
+
 def test_ops_run_where_they_were_told_to():
     done = run(
         """

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.ops.parallel_for import pfor
 
 from tests.testing.leaves import leaf_of
 from tff_algos import execution
@@ -142,3 +143,5 @@ def test_layer_normalization_trains_on_batches_of_different_sizes(batch_clients)
     for one, four in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, four)
     assert np.abs(weights[0][-2]).max() > 0.1
+    # TensorFlow's converter keeps graphs there.
+    assert not pfor._channel_flatten_input_cache

@@ -58,6 +58,26 @@ def test_work_that_fails_only_vectorized_gets_the_data_again():
     assert [each.tolist() for each in found] == [2 * batch for batch in batches]
 
 
+@pytest.mark.parametrize(
+    "transform", [lambda d: d.map(tf.identity), lambda d: d.skip(0)]
+)
+def test_data_that_the_work_transforms_are_read_once_too(transform):
+    def step(total, batch):
+        return total + tf.reduce_sum(tf.gather([1.0, 2.0], batch))
+
+    work = tff.tensorflow.computation(
+        lambda data: transform(data).reduce(0.0, step), _BATCHES
+    )
+    mapped = tff.federated_computation(
+        lambda x: tff.federated_map(work, x), tff.FederatedType(_BATCHES, tff.CLIENTS)
+    )
+    clients = [_once(batch) for batch in ([0, 1], [0, 7], [1, 1], [0, 0])]
+    with pytest.raises(ClientError, match=r"^Client 1 of 4: indices\[1\] = 7"):
+        _run(mapped, clients)
+    fine = [_once(batch, batch) for batch in ([0, 1], [0], [1, 1], [0, 0])]
+    assert _run(mapped, fine) == [6.0, 2.0, 8.0, 4.0]
+
+
 def test_an_error_of_pythons_is_one_line_that_names_the_client():
     clients = [_once([1]), _once([1], fails=True), _once([1]), _once([0])]
     with pytest.raises(ClientError, match=r"^Client 1 of 4: KeyError: [^\n]*$"):
@@ -106,3 +126,13 @@ def test_a_dataset_of_what_was_read_has_the_same_elements():
     for found, expected in zip(again, dataset.as_numpy_iterator(), strict=True):
         np.testing.assert_array_equal(found["x"], expected["x"])
         np.testing.assert_array_equal(found["y"], expected["y"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_a_dataset_of_many_elements_that_were_read_is_not_too_deep(count):
+    dataset = tf.data.Dataset.range(count)
+    specs = tf.nest.flatten(dataset.element_spec)
+    read = client_batches.read(tf.data.experimental.to_variant(dataset), specs)
+    again = client_batches.as_dataset(read, dataset)
+    assert list(again.as_numpy_iterator()) == list(range(count))
+    assert again.element_spec == dataset.element_spec

@@ -45,9 +45,22 @@ def _aggregate_of(accumulate):
     return client_pass.aggregates[0]
 
 
+def _checked_sum(total, value):
+    with tf.control_dependencies([tf.debugging.assert_less(value, 10.0)]):
+        return total + value
+
+
+def _sum_then_check(total, value):
+    found = total + value
+    with tf.control_dependencies([tf.debugging.assert_less(value, 10.0)]):
+        return tf.identity(found)
+
+
 @pytest.mark.parametrize(
     ("accumulate", "expected"),
     [
+        (_checked_sum, False),
+        (_sum_then_check, False),
         (lambda total, value: total + value, True),
         (lambda total, value: value + total, True),
         (lambda total, value: total + total, False),

@@ -7,6 +7,7 @@ Programs install it inside of TFF's own context for them:
 """
 
 import asyncio
+import contextvars
 from concurrent import futures
 from typing import Any
 
@@ -45,4 +46,8 @@ class AsyncContext(tff.framework.AsyncContext):
     async def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs a computation; as the synchronous context's `invoke`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._context.invoke, comp, arg)
+        # Among the variables is the meter of `measured_communication`.
+        run = contextvars.copy_context().run
+        return await loop.run_in_executor(
+            self._thread, run, self._context.invoke, comp, arg
+        )

@@ -34,7 +34,7 @@ from tff_algos.execution.client_passes import (
     cause,
 )
 from tff_algos.execution.communication import SentValues
-from tff_algos.execution.dataflow import Placement
+from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
@@ -333,6 +333,19 @@ class BatchedPass:
                     inputs.read_once[port, position] = result[-1]
         return result
 
+    def _rereadable(
+        self, inputs: PassInputs, port: Port, position: int
+    ) -> tf.Tensor | tf.data.Dataset:
+        """Returns a client's input, with the elements of a dataset that may be spent."""
+        value = inputs.clients[port][position]
+        if not client_batches.may_be_spent(value):
+            return value
+        variant = tf.data.experimental.to_variant(value)
+        specs = tf.nest.flatten(value.element_spec)
+        read = client_batches.read(variant, specs)
+        inputs.read_once[port, position] = read
+        return client_batches.as_dataset(read, value)
+
     def _element_specs(self, data: int) -> tuple[tf.TensorSpec, ...]:
         reductions = self._work.reductions
         return next(each.element_specs for each in reductions if each.data == data)
@@ -341,7 +354,7 @@ class BatchedPass:
         arguments = [
             inputs.server[port]
             if port.placement is Placement.SERVER
-            else as_tensor(inputs.clients[port][position])
+            else as_tensor(self._rereadable(inputs, port, position))
             for port in self._work.fragment.inputs
         ]
         fed = zip(arguments, self._work.data.inputs, strict=True)

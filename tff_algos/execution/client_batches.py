@@ -6,7 +6,7 @@ within a memory budget.
 """
 
 import collections
-import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Collection, Sequence
@@ -218,7 +218,12 @@ def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset
         )
         for batch in read.batches
     ]
-    return functools.reduce(tf.data.Dataset.concatenate, elements, dataset.take(0))
+    nothing = dataset.take(0)
+    # In pairs: iterators nest as deep as datasets.
+    while len(elements) > 1:
+        pairs = itertools.zip_longest(elements[::2], elements[1::2], fillvalue=nothing)
+        elements = [first.concatenate(second) for first, second in pairs]
+    return nothing.concatenate(*elements) if elements else nothing
 
 
 class BatchCache:
@@ -228,6 +233,7 @@ class BatchCache:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._entries: collections.OrderedDict = collections.OrderedDict()
+        self._finalizers: dict[int, weakref.finalize] = {}
         # Reentrant: garbage collection may forget datasets while the lock is held.
         self._lock = threading.RLock()
 
@@ -277,10 +283,13 @@ class BatchCache:
                 return
             self._entries[key] = data
             self._num_bytes += data.num_bytes
-            weakref.finalize(dataset, self._forget, key).atexit = False
+            finalizer = weakref.finalize(dataset, self._forget, key)
+            finalizer.atexit = False
+            self._finalizers[key] = finalizer
             while self._num_bytes > self._max_bytes:
-                _, dropped = self._entries.popitem(last=False)
+                oldest, dropped = self._entries.popitem(last=False)
                 self._num_bytes -= dropped.num_bytes
+                self._finalizers.pop(oldest).detach()
 
     @property
     def num_bytes(self) -> int:
@@ -292,3 +301,4 @@ class BatchCache:
             dropped = self._entries.pop(key, None)
             if dropped is not None:
                 self._num_bytes -= dropped.num_bytes
+                self._finalizers.pop(key)

@@ -178,6 +178,9 @@ class StreamingPass:
             graph_contents.takes_turns(node.leaf.graph_def)
             for node in client_pass.fragment.nodes
         )
+        if self._takes_turns:
+            # Each device's function would have random sequences of its own.
+            devices = devices[:1]
         self._work = [
             Lazy(lambda d=device: graph_functions.build(client_pass.fragment, d))
             for device in devices

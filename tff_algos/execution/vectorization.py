@@ -405,9 +405,12 @@ def is_sum(aggregate: Aggregate) -> bool:
     def source(tensor: str) -> str:
         name = graph_contents.node_name(tensor)
         while nodes[name].op == "Identity":
+            waits.extend(nodes[name].input[1:])
             name = graph_contents.node_name(nodes[name].input[0])
         return name
 
+    # For what runs before, such as an assertion.
+    waits: list[str] = []
     for index, output in enumerate(leaf.outputs):
         total = nodes[source(output)]
         operands = {leaf.inputs[index], leaf.inputs[count + index]}
@@ -416,7 +419,8 @@ def is_sum(aggregate: Aggregate) -> bool:
         expected = {graph_contents.node_name(tensor) for tensor in operands}
         if {source(tensor) for tensor in total.input[:2]} != expected:
             return False
+        waits.extend(total.input[2:])
         exact = tf.as_dtype(total.attr["T"].type)
         if exact in (tf.string, tf.float16, tf.bfloat16):
             return False
-    return True
+    return not waits

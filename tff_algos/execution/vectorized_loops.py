@@ -32,6 +32,9 @@ def converted() -> Iterator[None]:
         registry.update(_CONVERTERS)
         pfor._stack_tensor_list_shape = _element_shape_of_all
         pfor._stack = _repeated
+        # It would keep the graphs of all traces.
+        flattened = pfor._channel_flatten_input_cache
+        pfor._channel_flatten_input_cache = {}
         try:
             yield
         finally:
@@ -40,6 +43,7 @@ def converted() -> Iterator[None]:
             registry.update(before)
             pfor._stack_tensor_list_shape = _ELEMENT_SHAPE_OF_ALL
             pfor._stack = _REPEATED
+            pfor._channel_flatten_input_cache = flattened
 
 
 def _convert_loop(pfor_input: pfor._PforInput) -> list[pfor.WrappedTensor]:

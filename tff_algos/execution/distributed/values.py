@@ -18,8 +18,8 @@ from tff_algos.execution.array_dataset import (
 )
 
 _HOST = "/device:CPU:0"
-# Values of variables and tables go with the graph; positions of random generators,
-# which only an op without a seed has, do not.
+# Values of variables and tables go with the graph; positions of random generators and
+# shuffles do not.
 _IGNORE_STATE = 1
 # Ops that call functions by a number that has a meaning in one process alone.
 _LOCAL_OPS = frozenset(["EagerPyFunc", "PyFunc", "PyFuncStateless"])
