@@ -59,7 +59,7 @@ def test_a_file_of_declarations_that_is_out_of_date_is_named(tmp_path, monkeypat
     path = tmp_path / "declarations.json"
     path.write_text(declarations.FILE.read_text().replace("Rounds to train", "Rounds"))
     monkeypatch.setattr(declarations, "FILE", path)
-    with pytest.raises(RunError, match="does not say what the code declares: write it"):
+    with pytest.raises(RunError, match="differs from what the code declares: write it"):
         console.check_declarations()
 
 
