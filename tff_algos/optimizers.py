@@ -78,8 +78,7 @@ def of_some_weights(
 ) -> tff.learning.optimizers.Optimizer:
     """Returns the optimizer that leaves some weights as they are.
 
-    Gradients of zero are not enough: an optimizer with weight decay changes weights
-    without.
+    Gradients of zero are not enough: weight decay changes weights without a gradient.
 
     Args:
       optimizer: Any TFF optimizer.
@@ -88,13 +87,26 @@ def of_some_weights(
     return _OfSomeWeights(optimizer, trained)
 
 
-class _OfSomeWeights(tff.learning.optimizers.Optimizer):
+class _Wrapper(tff.learning.optimizers.Optimizer):
+    """Has the hyperparameters of the optimizer that it wraps."""
+
+    def __init__(self, optimizer: tff.learning.optimizers.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def get_hparams(self, state: Any) -> Any:
+        return self._optimizer.get_hparams(state)
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        return self._optimizer.set_hparams(state, hparams)
+
+
+class _OfSomeWeights(_Wrapper):
     """Has state for the trained weights alone."""
 
     def __init__(
         self, optimizer: tff.learning.optimizers.Optimizer, trained: Sequence[bool]
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._trained = tuple(trained)
 
     def _chosen(self, structure: Any) -> tuple[Any, ...]:
@@ -119,12 +131,6 @@ class _OfSomeWeights(tff.learning.optimizers.Optimizer):
         ]
         return new_state, tf.nest.pack_sequence_as(weights, flat)
 
-    def get_hparams(self, state: Any) -> Any:
-        return self._optimizer.get_hparams(state)
-
-    def set_hparams(self, state: Any, hparams: Any) -> Any:
-        return self._optimizer.set_hparams(state, hparams)
-
 
 def _uncast(state: Any) -> str | None:
     """Returns a hyperparameter of a state that TFF does not cast; None without one."""
@@ -136,11 +142,8 @@ def _uncast(state: Any) -> str | None:
     )
 
 
-class _InWeightsDtype(tff.learning.optimizers.Optimizer):
+class _InWeightsDtype(_Wrapper):
     """Casts the floating-point state to the weights' dtype during a step."""
-
-    def __init__(self, optimizer: tff.learning.optimizers.Optimizer) -> None:
-        self._optimizer = optimizer
 
     def initialize(self, specs: Any) -> Any:
         return convertible(self._optimizer.initialize)(specs)
@@ -169,9 +172,3 @@ class _InWeightsDtype(tff.learning.optimizers.Optimizer):
             tf.nest.map_structure(as_weights, state), weights, gradients
         )
         return tf.nest.map_structure(as_before, new_state, state), new_weights
-
-    def get_hparams(self, state: Any) -> Any:
-        return self._optimizer.get_hparams(state)
-
-    def set_hparams(self, state: Any, hparams: Any) -> Any:
-        return self._optimizer.set_hparams(state, hparams)

@@ -358,44 +358,36 @@ def test_a_single_stage_may_be_trained_longer(stages, tmp_path):
         runner.run(spec(3, tmp_path / "grown"))
 
 
+def spec_of_a_stage(stages, directory, rounds, stop_in=None):
+    """The first stage's run, which may be asked to stop in one of its rounds."""
+
+    def ask_to_stop(call):
+        if call == stop_in:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stage = attrs.evolve(stages[0], num_rounds=rounds)
+    return make_spec(
+        intercept((stage,), ask_to_stop),
+        directory,
+        hyperparameters={"algo": "test", "total_rounds": rounds},
+    )
+
+
 @pytest.mark.extended
 def test_a_run_that_is_to_end_where_it_was_stopped_is_evaluated_there(stages, tmp_path):
-    def spec(rounds, directory, stop_in=None):
-        def ask_to_stop(call):
-            if call == stop_in:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        stage = attrs.evolve(stages[0], num_rounds=rounds)
-        return make_spec(
-            intercept((stage,), ask_to_stop),
-            tmp_path / directory,
-            hyperparameters={"algo": "test", "total_rounds": rounds},
-        )
-
-    runner.run(spec(3, "at_once"))
+    runner.run(spec_of_a_stage(stages, tmp_path / "at_once", 3))
     # Rounds 2 and 4 are evaluated, and the last one.
-    assert runner.run(spec(5, "stopped", stop_in=3)).rounds_done == 3
-    runner.run(spec(3, "stopped"))
+    stopped = runner.run(spec_of_a_stage(stages, tmp_path / "stopped", 5, stop_in=3))
+    assert stopped.rounds_done == 3
+    runner.run(spec_of_a_stage(stages, tmp_path / "stopped", 3))
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "at_once")
 
 
 @pytest.mark.extended
 def test_a_finished_run_that_goes_on_and_is_stopped_is_not_finished(stages, tmp_path):
-    def spec(rounds, stop_in=None):
-        def ask_to_stop(call):
-            if call == stop_in:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        stage = attrs.evolve(stages[0], num_rounds=rounds)
-        return make_spec(
-            intercept((stage,), ask_to_stop),
-            tmp_path,
-            hyperparameters={"algo": "test", "total_rounds": rounds},
-        )
-
-    runner.run(spec(2))
+    runner.run(spec_of_a_stage(stages, tmp_path, 2))
     assert load_model(tmp_path).round_num is None
-    stopped = runner.run(spec(9, stop_in=1))
+    stopped = runner.run(spec_of_a_stage(stages, tmp_path, 9, stop_in=1))
     assert stopped.rounds_done == 3
     assert not (tmp_path / "summary.json").exists()
     found = load_model(tmp_path)
