@@ -48,7 +48,7 @@ help:
 	@echo "make gpu-check GPU=1  all checks that need a GPU, in under 8 minutes"
 	@echo "make site        builds the pages of docs/ into site/ (make docs: the same)"
 	@echo "make notebooks   executes the notebooks"
-	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds and tests with them"
+	@echo "make build-file  regenerates the BUILD files; make bazel-test: builds all targets with Bazel and runs four tests"
 	@echo "make clean       deletes caches and builds; make distclean: the environments as well"
 	@echo "Variables: PYTHON=python3.12 for another Python, GPU=1 for the CUDA packages, RAY=1 for Ray."
 

@@ -42,7 +42,7 @@ from tasks.models import blocks, classifier, image
 from tasks.task import Task
 from tff_algos import execution
 from tff_algos.clients.client_memory import ClientMemory
-from tff_algos.experiments import catalog, cohorts, files, launch
+from tff_algos.experiments import catalog, cohorts, files, launch, peak_memory
 from tff_algos.models.block_model import BlockModel, chain
 
 _ALGORITHMS = flags.DEFINE_list("algorithms", None, "Names; default: all measured.")
@@ -170,13 +170,6 @@ class Training:
         return time.perf_counter() - start
 
 
-def _peak_megabytes() -> float:
-    # Not `resource`'s peak, which a process may inherit from its parent.
-    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / _MEGABYTE
-
-
 @attrs.frozen
 class RoundTimes:
     """Seconds of two rounds that differ in their number of local steps.
@@ -210,7 +203,7 @@ def serve(connection: Connection, algorithm: str, model: str) -> None:
     while True:
         number = connection.recv()
         times = RoundTimes(*(training.run_round(number) for training in trainings))
-        connection.send((times, _peak_megabytes()))
+        connection.send((times, peak_memory.peak_bytes() / _MEGABYTE))
 
 
 @attrs.frozen

@@ -28,7 +28,7 @@ import tensorflow_federated as tff
 from absl import app, flags
 
 import tff_algos
-from benchmarks.comparison import tables
+from benchmarks.comparison import machine, tables
 
 _ROUNDS_PER_CHECKPOINT = 10
 
@@ -56,13 +56,14 @@ def measure(population: int) -> list[str]:
         held, seconds, saves = 0, [], []
         for number in range(_ROUNDS.value):
             cohort = rng.choice(population, _COHORT.value, replace=False)
+            rows = rng.random((len(cohort), _WEIGHTS.value), dtype=np.float32)
             start = time.perf_counter()
             datasets = [memory.dataset(client) for client in cohort]
             memory.update(
                 {
                     "client_index": cohort,
                     "accepted": np.ones(len(cohort), bool),
-                    "row": rng.random((len(cohort), _WEIGHTS.value), dtype=np.float32),
+                    "row": rows,
                 }
             )
             seconds.append(time.perf_counter() - start)
@@ -91,6 +92,12 @@ def main(argv: list[str]) -> None:
     """Prints the table."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    for number in _POPULATIONS.value:
+        if not number.isdecimal() or int(number) < _COHORT.value:
+            raise app.UsageError(
+                f"--populations={number}: expected whole numbers >= --cohort="
+                f"{_COHORT.value}."
+            )
     header = [
         "clients",
         "ms per round",
@@ -102,7 +109,7 @@ def main(argv: list[str]) -> None:
     rows = [measure(int(population)) for population in _POPULATIONS.value]
     print(
         f"{_COHORT.value} clients per round, {_WEIGHTS.value} float32 each, "
-        f"{_ROUNDS.value} rounds\n"
+        f"{_ROUNDS.value} rounds; {machine.processor_line(machine.describe())}\n"
     )
     print(tables.format_table(header, rows))
 

@@ -80,7 +80,8 @@ def measure(algo: str, folder: str) -> list[list[str]]:
 
 
 def main(argv: list[str]) -> None:
-    del argv
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
     header = ["algorithm", "MB down", "MB up", "models down", "models up"]
     rows = []
     with tempfile.TemporaryDirectory() as folder:

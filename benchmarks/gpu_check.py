@@ -157,7 +157,8 @@ def _write_section(name: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Runs every section and writes the report."""
-    del argv  # There are only flags.
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}.")
     if _SECTION.value is not None:
         _write_section(_SECTION.value)
         return

@@ -66,7 +66,9 @@ _MINUTES = flags.DEFINE_float(
     "Time for repetitions; default: 19, with --quick 3.5. There is at least one.",
     lower_bound=0,
 )
-_MAX_REPETITIONS = flags.DEFINE_integer("max_repetitions", 5, "Limit per workload.")
+_MAX_REPETITIONS = flags.DEFINE_integer(
+    "max_repetitions", 5, "Limit per workload.", lower_bound=1
+)
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SEED = 0

@@ -207,12 +207,16 @@ def _measured(num_rounds: int, gigabits: float) -> dict[str, Costs]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--costs", type=pathlib.Path, help="costs.json of earlier")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--gigabits", type=float, default=10.0)
     parser.add_argument(
         "--output_dir", type=pathlib.Path, default=pathlib.Path("runs/bench-scaling")
     )
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds: {arguments.rounds} is not >= 1")
+    if not arguments.gigabits > 0:
+        parser.error(f"--gigabits: {arguments.gigabits:g} is not > 0")
     folder = arguments.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     if arguments.costs is None:

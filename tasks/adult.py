@@ -43,9 +43,7 @@ _BY_DOCTORATE = "phd"
 # The division of Hu et al.'s code, which their table reports: it uses one-based indices
 # of people as zero-based ones, and a fifth of every client's people does not train.
 _OFF_BY_ONE = "phd_off_by_one"
-_FORMS = (
-    f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
-)
+_FORMS = f"{_BY_DOCTORATE}, {_OFF_BY_ONE}, {partition.FORM.expected}"
 _FORM = Form(f"{_BY_DOCTORATE}|{_OFF_BY_ONE}|{partition.PATTERN}", _FORMS)
 
 _SETTINGS = types.MappingProxyType(

@@ -45,7 +45,7 @@ CHANNEL_MEANS = (0.50708, 0.48655, 0.44092)
 CHANNEL_DEVIATIONS = (0.26733, 0.25644, 0.27615)
 
 _PACHINKO = "pachinko"
-_FORMS = f"{_PACHINKO}, {partition.FORMS} (N, K integers >= 1, ALPHA > 0)"
+_FORMS = f"{_PACHINKO}, {partition.FORM.expected}"
 _FORM = Form(f"{_PACHINKO}|{partition.PATTERN}", _FORMS)
 _EXAMPLES_PER_CLIENT = 100
 _GENERATED_CLASSES_PER_GROUP = 5

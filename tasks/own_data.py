@@ -19,7 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
-from tasks import array_data, own_arrays, own_table, partition
+from tasks import array_data, own_arrays, own_clients, own_table, partition
 from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import by_shape, keras_classifier
@@ -29,14 +29,12 @@ from tff_algos import messages
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import (
     HyperparameterError,
-    MissingHyperparameterError,
     UnusableHyperparameterError,
     hparam,
     record,
 )
 
 DEFAULT_PARTITION = "iid:10"
-_READ_BATCH_SIZE = 4096
 _MAX_NAMES = 10
 _METRICS = ("loss", "accuracy", "num_examples", "num_batches")
 
@@ -218,83 +216,8 @@ def from_client_data(
     if not isinstance(client_data, tff.simulation.datasets.ClientData):
         expected = "a tff.simulation.datasets.ClientData"
         raise HyperparameterError("client_data", client_data, expected)
-    x, y, ids = [], [], []
-    for client_id in client_data.client_ids:
-        dataset = client_data.create_tf_dataset_for_client(client_id)
-        try:
-            batches = list(dataset.batch(_READ_BATCH_SIZE).as_numpy_iterator())
-        except tf.errors.InvalidArgumentError as error:
-            raise TaskError(
-                f"{name}: client {messages.shown(client_id)} cannot be read; elements "
-                "must be single examples of one shape (dataset.unbatch() of batches): "
-                f"{messages.one_line(error)}"
-            ) from error
-        except tf.errors.OpError as error:
-            raise TaskError(
-                f"{name}: client {messages.shown(client_id)} cannot be read: "
-                f"{messages.one_line(error)}"
-            ) from error
-        found = [_pair(batch, features, label, name) for batch in batches]
-        if not found:
-            raise TaskError(
-                f"{name}: client {messages.shown(client_id)} has no examples."
-            )
-        for batch_x, batch_y in found:
-            x.append(batch_x)
-            y.append(batch_y)
-            ids.append(np.full(len(batch_y), str(client_id)))
-    if not x:
-        raise TaskError(f"{name} has no clients.")
-    shapes = sorted({each.shape[1:] for each in x})
-    if len(shapes) > 1:
-        raise TaskError(
-            f"{name}: examples have different shapes, {shapes[0]} and {shapes[1]}."
-        )
-    return from_arrays(
-        *(np.concatenate(arrays) for arrays in (x, y, ids)), name=name, **treatment
-    )
-
-
-def _pair(
-    batch: Any, features: str | None, label: str | None, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the features and the labels of a batch of a ClientData."""
-    if isinstance(batch, tuple) and len(batch) == 2:
-        for argument, key in (("features", features), ("label", label)):
-            if key is not None:
-                raise UnusableHyperparameterError(
-                    argument, key, "with elements that are pairs (features, label)"
-                )
-        return _arrays(*batch, name)
-    if not isinstance(batch, Mapping):
-        raise TaskError(
-            f"{name}: an element is a {type(batch).__name__}, expected a pair "
-            "(features, label) or a mapping."
-        )
-    label = label or next((key for key in ("label", "y") if key in batch), None)
-    others = [key for key in batch if key != label]
-    if features is None and len(others) == 1:
-        features = others[0]
-    for argument, key, keys in (
-        ("label", label, batch),
-        ("features", features, others),
-    ):
-        choices = f"one of the keys of {name}: {', '.join(keys)}"
-        if key is None:
-            raise MissingHyperparameterError(argument, f"expected {choices}")
-        if key not in keys:
-            raise HyperparameterError(argument, key, choices)
-    return _arrays(batch[features], batch[label], name)
-
-
-def _arrays(features: Any, labels: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    for what, found in (("features", features), ("labels", labels)):
-        if not isinstance(found, np.ndarray):
-            raise TaskError(
-                f"{name}: the {what} of an element are a {type(found).__name__}, "
-                "expected one tensor."
-            )
-    return features, labels
+    x, y, ids = own_clients.read(client_data, features, label, name)
+    return from_arrays(x, y, ids, name=name, **treatment)
 
 
 def _clients(

@@ -27,8 +27,10 @@ from tff_algos.hyperparameters import (
 
 DEFAULT_NUM_CLIENTS = 100
 FORMS = "iid:N, shards:K[:N] or dirichlet:ALPHA[:N]"
-PATTERN = "(iid|shards|dirichlet):.*"
-FORM = Form(PATTERN, FORMS)
+_COUNT = "0*[1-9][0-9]*"
+_NUMBER = "[0-9.eE+-]*[1-9][0-9.eE+-]*"
+PATTERN = f"iid:{_COUNT}|shards:{_COUNT}(:{_COUNT})?|dirichlet:{_NUMBER}(:{_COUNT})?"
+FORM = Form(PATTERN, f"{FORMS} (N, K integers >= 1, ALPHA > 0)")
 
 # At this concentration, proportions are almost equal; far above it, draws underflow.
 _MAX_CONCENTRATION = 1e6

@@ -35,3 +35,10 @@ def test_a_norm_is_over_all_tensors_whatever_their_dtypes():
     mixed = (tf.constant([3.0]), tf.constant([4.0], tf.float64))
     found = finite.global_norm(mixed)
     assert found.dtype == tf.float64 and found.numpy() == 5.0
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_a_norm_of_half_precision_does_not_overflow(dtype):
+    found = finite.global_norm((tf.constant([300.0], dtype), tf.constant(400.0, dtype)))
+    assert found.dtype == tf.float32
+    np.testing.assert_allclose(found, 500.0, rtol=1e-2)

@@ -93,12 +93,14 @@ run("fedavg", "emnist", output_dir=folder, total_rounds=20, **few)
 _CLAIMS = {
     "README.md": "isinstance(state, tff.learning.templates.LearningAlgorithmState)",
     "aggregation.md": "meter.total.bytes_up > 0",
+    "components.md": "isinstance(process, tff.learning.templates.LearningProcess)",
     "comparing.md": "comparison.num_failed == 0",
     "data.md": "result.keras_model()(features).shape == (60, 3)",
     "fedavg.md": "len(losses) == 29 and min(losses) < losses[-1]",
     "own_models.md": "len(own.trainable) == len(weights.trainable)",
     "privacy.md": "abs(rounds.epsilon(num_rounds=100, delta=1e-5) - 8.0) < 0.1",
     "runs.md": "len(result.metrics['eval/accuracy']) == 2",
+    "stateful_clients.md": "any(np.any(part) for k in range(n) for part in memory.row(k))",
     "runtime.md": "metrics['client_work']['train']['num_examples'] == 15",
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.testing.tiers import tiers
+from tests.testing.tiers import _exists, tiers
 
 
 def test_quick_tests_have_no_marker():
@@ -27,3 +27,16 @@ def test_the_quickest_case_of_a_claim_without_a_quick_one_is_for_ci():
 @pytest.mark.parametrize("name", ["gone.py::t"])
 def test_what_is_recorded_of_tests_that_are_gone_does_not_matter(name):
     assert tiers([], {name: 100.0}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [
+        ("tests/tiers_test.py::test_quick_tests_have_no_marker", True),
+        ("tests/tiers_test.py::test_quick_tests_have_no_marker[a::b]", True),
+        ("tests/tiers_test.py::test_quick_tests", False),
+        ("tests/gone_test.py::test_quick_tests_have_no_marker", False),
+    ],
+)
+def test_durations_are_kept_of_tests_that_exist(name, exists):
+    assert _exists(name) is exists

@@ -13,11 +13,20 @@ def all_finite(tensors: Any) -> tf.Tensor:
 
 
 def global_norm(tensors: Any) -> tf.Tensor:
-    """Returns the L2 norm of all tensors of a structure; float64 if dtypes are mixed."""
-    flat = tf.nest.flatten(tensors)
+    """Returns the L2 norm of all tensors of a structure.
+
+    It is float32 at least, because squares soon overflow in half precision; float64 if
+    dtypes are mixed.
+    """
+    flat = [at_least_float32(tensor) for tensor in tf.nest.flatten(tensors)]
     if len({tensor.dtype for tensor in flat}) > 1:
         flat = [tf.cast(tensor, tf.float64) for tensor in flat]
     return tf.linalg.global_norm(flat)
+
+
+def at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor of half precision as float32, others unchanged."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
 
 
 def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:

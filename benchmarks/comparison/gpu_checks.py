@@ -21,17 +21,17 @@ from benchmarks.engines import recorder, run_bare_tf, tf_models, workloads
 from tasks.task import DataOptions
 from tff_algos import execution, experiments, messages
 
-# An algorithm for each way of training, aggregating and remembering, with settings.
-FAMILIES = {
-    "fedavg": {},
-    "mimelite": {},
-    "qfedavg": {},
-    "fedmgda_plus": {},
-    "uga": {},
-    "moon": {},
-    "scaffold": {},
-    "mifa": {},
-}
+# An algorithm for each way of training, aggregating and remembering.
+FAMILIES = (
+    "fedavg",
+    "mimelite",
+    "qfedavg",
+    "fedmgda_plus",
+    "uga",
+    "moon",
+    "scaffold",
+    "mifa",
+)
 # TensorFloat-32 rounds to 11 bits; two rounds of training multiply that.
 _TOLERANCES = {"without TF32": 1e-4, "with TF32": 1e-1}
 
@@ -87,7 +87,6 @@ def equality_rows(name: str, devices: Devices, folder: pathlib.Path) -> list[Row
             total_rounds=2,
             clients_per_round=4,
             eval_clients=1,
-            **FAMILIES[name],
         )
 
     reference = train(devices.reference, "reference", tf32=False)

@@ -34,8 +34,8 @@ model, and as the fastest of the other frameworks; compared repetition by
 repetition (min-max).
 start-up: from the start of the process to the end of its first round: imports,
 data, and the first round, which includes tracing and compiling.
-peak MB: of the process and its children. oneDNN: TF_ENABLE_ONEDNN_OPTS in the
-engine's process, for TensorFlow. in-process leads: in which rounds it is ahead of
+peak MB: the most that the process and its children held, looked up five times a
+second. oneDNN: TF_ENABLE_ONEDNN_OPTS in the engine's process, for TensorFlow. in-process leads: in which rounds it is ahead of
 this engine when both start together. weights: whether the change after two rounds
 is that of the reference (TFF native with Keras, else the first engine that ran),
 and the relative difference."""

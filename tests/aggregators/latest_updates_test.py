@@ -86,6 +86,23 @@ def test_updates_that_shrink_for_ever_are_remembered_for_ever():
     np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-4, atol=1e-37)
 
 
+def test_half_precision_updates_that_shrink_are_remembered_too():
+    num_rounds, decay = 40, 0.7
+    cohorts = [{number % 2: decay**number} for number in range(num_rounds)]
+    process = process_of(2, tff.TensorType(np.float16), decay=decay)
+    found = results(rounds(process, *cohorts, dtype=np.float16))
+    expected = decay ** np.arange(num_rounds)
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=2e-2, atol=1e-6)
+
+
+def test_a_wider_table_is_summed_in_its_precision():
+    process = process_of(2, FLOAT32, memory_dtype="float64")
+    cohort = {0: 2.0**24, 1: 2.0}, {0: 1.0}
+    first, second = rounds(process, *cohort, dtype=np.float32)
+    assert first.state.rows.dtype == np.float64
+    assert (first.result, second.result) == (2.0**23 + 1.0, 1.5)
+
+
 @pytest.mark.parametrize("mean_over", ["all", "seen"])
 def test_who_waits_for_all_has_a_mean_of_zero_until_then(mean_over):
     cohorts = [{0: (1, 2)}, {2: (4, 4)}, {1: (4, 0)}, {0: (7, 5)}]

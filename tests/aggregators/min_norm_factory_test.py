@@ -259,11 +259,33 @@ def test_updates_of_zero_alone_change_nothing_and_nobody_at_all_is_rejected():
     assert measurements["num_non_finite_clients"] == 1
 
 
+@pytest.mark.parametrize("num_blocks", [1, 3])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_an_update_too_long_for_its_norm_is_excluded(normalize, num_blocks):
+    rule = {"normalize": normalize, "num_blocks": num_blocks}
+    updates = random_updates(3)
+    expected, _ = combine(updates, **rule)
+    found, measurements = combine([*updates, np.full(12, 1e200)], **rule)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert measurements["num_non_finite_clients"] == 1
+    assert measurements["num_zero_updates"] == 0
+    assert np.isfinite(measurements["base_update_norm"])
+
+
 @pytest.mark.parametrize("num_blocks", [1, 2])
 def test_without_clients_the_result_is_no_number(num_blocks):
     process = process_of(min_norm(num_blocks=num_blocks), 4, FLOAT)
     output = process.next(process.initialize(), [], [])
     assert all(np.all(np.isnan(tensor)) for tensor in output.result)
+    measured = output.measurements
+    assert (measured["lambda_min"], measured["lambda_max"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_a_value_of_unknown_shape_is_refused(num_blocks):
+    value = tff.TensorType(np.float32, [None])
+    with pytest.raises(TypeError, match="tensors of known shape, found"):
+        min_norm(num_blocks=num_blocks).create(value, tff.TensorType(np.float32))
 
 
 def test_a_round_without_clients_is_rejected():

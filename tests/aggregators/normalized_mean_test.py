@@ -35,6 +35,16 @@ def test_updates_of_zero_and_those_that_are_not_finite_weigh_nothing():
     assert measurements["num_non_finite_clients"] == 1
 
 
+def test_an_update_too_long_for_its_norm_weighs_nothing():
+    value = tff.TensorType(np.float64, [2])
+    process = NormalizedMeanFactory().create(value, tff.TensorType(np.float32))
+    updates = [np.array([3.0, 4.0]), np.array([1e200, 0.0])]
+    output = process.next(process.initialize(), updates, [1.0, 1.0])
+    np.testing.assert_allclose(output.result, [0.6, 0.8], rtol=1e-12)
+    assert output.measurements["num_non_finite_clients"] == 1
+    assert output.measurements["num_zero_updates"] == 0
+
+
 def test_an_unweighted_factory_is_refused():
     with pytest.raises(TypeError, match="as_weighted_aggregator"):
         NormalizedMeanFactory(tff.aggregators.UnweightedMeanFactory())

@@ -103,8 +103,17 @@ def test_with_nobody_left_there_is_no_number_and_the_scale_stays():
     none = ([(np.inf, 0)], [4.0])
     _, empty, again = rounds(1.0, 1.0, good, none, good)
     assert np.all(np.isnan(empty.result))
-    assert empty.measurements["mean_loss"] == 4.0
+    assert np.isnan(empty.measurements["mean_loss"]) and empty.state == 4.0
     np.testing.assert_allclose(again.result, formula(*good, 1.0, 1.0), rtol=1e-12)
+
+
+def test_the_sum_of_gradients_may_exceed_half_precision():
+    process = QFairFactory(1.0, 100.0).create(tff.TensorType(np.float16, [2]), LOSS)
+    deltas = [np.array([1, 0], np.float16)] * 10
+    output = process.next(process.initialize(), deltas, [np.float32(1.0)] * 10)
+    expected = formula(deltas, [1.0] * 10, 1.0, 100.0)
+    np.testing.assert_allclose(output.result, expected, rtol=1e-3)
+    assert output.result[0] > 0
 
 
 @pytest.mark.parametrize(

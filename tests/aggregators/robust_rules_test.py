@@ -86,6 +86,21 @@ def test_the_geometric_median_may_be_a_row_and_outliers_hardly_move_it():
     assert np.linalg.norm(found) < 1 and shares[5] < 1e-8
 
 
+@pytest.mark.parametrize(
+    ("numbers", "weights", "expected"),
+    [
+        ([0, 0, 10], [1, 1, 10], 10),
+        # Six clients that send the same with a thousandth of the weight.
+        ([5] * 6 + [0, 1, 2, 3, 4], [0.1] * 6 + [1000] * 5, 2),
+        ([-1e8, -1e8, -1e9, 1, 2, 4], [1, 1, 1, 10, 10, 10], 2),
+    ],
+)
+def test_weight_decides_where_the_geometric_median_is(numbers, weights, expected):
+    rows, weights = tf.constant(numbers, tf.float64)[:, None], np.array(weights, float)
+    (found,), _ = robust_rules.geometric_median()([rows], tf.constant(weights))
+    np.testing.assert_allclose(found, [expected], atol=1e-6)
+
+
 def _krum_scores(flat, num_malicious):
     distances = ((flat[:, None] - flat) ** 2).sum(axis=-1)
     nearest = max(len(flat) - num_malicious - 2, 1)

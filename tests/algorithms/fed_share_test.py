@@ -70,6 +70,25 @@ def test_shared_examples_count_in_fedshares_weights_or_not(count_shared):
     assert_exact(run(stage, data), np.average(ends, axis=0, weights=weights))
 
 
+def test_shared_examples_are_split_among_clients_or_everyones():
+    def num_shared(share_mode):
+        stage = stage_of(
+            "fedshare",
+            client_steps_per_round=None,
+            client_epochs_per_round=1,
+            shared_fraction=0.5,
+            share_mode=share_mode,
+        )
+        _, read = data_of(stage)
+        return [
+            sum(len(y) for _, y in read[k]["examples"]) - n for k, n in enumerate(SIZES)
+        ]
+
+    everyones, split = num_shared("full"), num_shared("split")
+    assert set(everyones) == {sum(split)} and sum(split) > 3
+    assert max(split) - min(split) <= 1
+
+
 def test_shared_examples_cannot_be_left_out_of_weights_that_do_not_count():
     with pytest.raises(HyperparameterError, match="count_shared=False.*num_examples"):
         stage_of("fedshare", count_shared=False, client_weighting="uniform")

@@ -386,9 +386,18 @@ def test_state_restored_from_plain_arrays_goes_on_to_the_same_bits(name):
     np.testing.assert_array_equal(vector(restored.state), vector(training.state))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "moon", "mifa"])
-def test_the_servers_rate_can_be_read_and_set(name):
-    built = process(name)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("scaffold", None),
+        ("moon", None),
+        ("mifa", None),
+        ("gradma_s", None),
+        ("fedavg", "statistics"),
+    ],
+)
+def test_the_servers_rate_can_be_read_and_set(name, model):
+    built = process(name, model)
     state = built.initialize()
     hparams = built.get_hparams(state)
     assert hparams["finalizer"]["learning_rate"] == 1.0

@@ -8,7 +8,8 @@ import tensorflow_federated as tff
 import tree
 
 import tff_algos
-from tests.testing.linear_processes import META, model
+from tests.testing.linear_processes import CLIENTS, META, cohort, model
+from tests.testing.remembering_cohorts import Training
 
 SGD = tff.learning.optimizers.build_sgdm
 
@@ -33,13 +34,16 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_file_has_the_state(name, tmp_path):
-    state = PROCESSES[name](model(np.float32)).initialize()
+def test_a_file_has_the_state_after_a_round(name, tmp_path):
+    process = PROCESSES[name](model(np.float32))
+    training = Training(process, num_clients=3)
+    training.round(dict(enumerate(cohort(CLIENTS[:3], dtype=np.float32))))
+    state = training.state
     manager = tff.program.FileProgramStateManager(str(tmp_path / "states"))
 
     async def save_and_load():
         await manager.save(state, 1)
-        return await manager.load(1, state)
+        return await manager.load(1, process.initialize())
 
     loaded = asyncio.run(save_and_load())
     tree.assert_same_structure(loaded, state)

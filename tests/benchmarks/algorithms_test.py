@@ -3,7 +3,9 @@
 No time is asserted.
 """
 
+import numpy as np
 import pytest
+import tree
 
 from benchmarks import algorithms
 from benchmarks.algorithms import Measured, RoundTimes
@@ -28,7 +30,13 @@ def test_models_have_the_sizes_of_the_literature():
 def test_rounds_train_with_and_without_memory(algorithm):
     with execution.in_process_context():
         training = algorithms.Training(algorithm, algorithms.make_task("logistic"), 1)
+        weights = training._stage.process.get_model_weights
+        before = weights(training._state).trainable[0]
         assert all(training.run_round(number) > 0 for number in (1, 2))
+        assert not np.array_equal(weights(training._state).trainable[0], before)
+    if algorithm == "scaffold":
+        rows = [tree.flatten(training._memory.row(k)) for k in range(10)]
+        assert all(np.any(row[-1]) for row in rows)
 
 
 def test_the_table_divides_rounds_into_steps_and_the_rest():

@@ -19,7 +19,6 @@ _SHORT = {
     "client_memory_cost": ["--populations=1000", "--memory_rounds=10"],
     "ray_overhead": ["--workloads=W2", "--workers=1", "--rounds=1"],
     "runtimes": [*_SHORTEST, "--workloads=W2", "--engines=tff_in_process"],
-    "step_correction": ["--timed_steps=1", "--turns=1", "--examples=2"],
 }
 _ELSEWHERE = {"communication", "gpu_check", "scaling"}
 _PROGRAMS = sorted(_SHORT.keys() | _ELSEWHERE)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import gpu_check
@@ -35,6 +36,29 @@ def test_workloads_agree_with_loops_by_hand():
     rows = gpu_checks.workload_rows(SMALL, ONE_CPU, seconds=0.0)
     assert [row.passed for row in rows][-1:] == [True]
     assert "1.00 times ours" in rows[0].found
+
+
+@pytest.mark.parametrize(
+    ("second", "passed"), [(1.001, True), (1.1, False), (np.nan, False)]
+)
+def test_weights_that_moved_elsewhere_fail(second, passed):
+    trained, expected, initial = [np.array([1.0, second])], [np.ones(2)], [np.zeros(2)]
+    row = gpu_checks._compared("weights", trained, expected, initial, 1e-2)
+    assert row.passed is passed
+
+
+@pytest.mark.parametrize(
+    ("peaks", "passed"), [((5, 10, 10), True), ((5, 10, 20), False)]
+)
+def test_memory_that_grows_with_the_last_cohort_fails(peaks, passed, monkeypatch):
+    memory, remaining = gpu_checks.tf.config.experimental, iter(peaks)
+    monkeypatch.setattr(memory, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(
+        memory, "get_memory_info", lambda device: {"peak": next(remaining) * 2**20}
+    )
+    monkeypatch.setattr(gpu_checks, "_measure", lambda *args, **kwargs: None)
+    *_, flat = gpu_checks.memory_rows("GPU:0", (1, 2, 3))
+    assert flat.passed is passed
 
 
 def test_two_devices_are_compared_with_one():

@@ -16,8 +16,17 @@ def test_rows_have_medians_and_megabytes():
     ]
 
 
-def test_an_unknown_workload_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ray_overhead.py", "--workloads=W1,W99"])
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--workloads=W1,W99", "'W99' is not one of W1, W2"),
+        ("--workers=1,x", "--workers: 'x' is not a whole number >= 1"),
+        ("--workers=0", "--workers: '0' is not a whole number >= 1"),
+        ("--rounds=0", "--rounds: 0 is not >= 1"),
+    ],
+)
+def test_a_bad_flag_is_named_before_ray_starts(flag, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["ray_overhead.py", flag])
     with pytest.raises(SystemExit):
         ray_overhead.main()
-    assert "'W99' is not one of W1, W2" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tests.testing.one_client import MODEL, START, vector
 from tff_algos.client_works import client_report
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import local_model
 
 NUM_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
@@ -50,6 +51,13 @@ def test_a_client_that_does_not_count_reports_zeros(weighting, changes, counts):
     np.testing.assert_array_equal(vector(found.result.update), np.zeros_like(START))
     assert found.result.update_weight == 0.0 and not found.counts_in
     assert [int(count) for count in found.counts.values()] == counts
+
+
+def test_a_weighting_of_another_kind_is_refused():
+    with pytest.raises(
+        HyperparameterError, match="client_weighting='uniform' .*ClientW"
+    ):
+        report("uniform")
 
 
 @pytest.mark.parametrize(("weighting", "weight"), [(NUM_EXAMPLES, 3.0), (UNIFORM, 1.0)])

@@ -60,6 +60,13 @@ def test_gradients_are_shortened_to_a_norm_over_all_tensors(largest, expected):
     np.testing.assert_allclose(np.append(*clipped), expected, rtol=1e-6)
 
 
+def test_gradients_of_half_precision_are_shortened_too():
+    gradients = (tf.constant([300.0], tf.float16), tf.constant(400.0, tf.float16))
+    clipped = local_training.clip_by_norm(gradients, 10.0)
+    assert [each.dtype for each in clipped] == [tf.float16] * 2
+    np.testing.assert_allclose(np.append(*clipped), [6.0, 8.0], rtol=1e-3)
+
+
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, 0.5), (0.5, 0.0625)])
 def test_a_rate_decays_by_the_power_of_the_round(decay, expected):
     optimizer = SGD(0.5)
@@ -80,11 +87,11 @@ def test_the_rate_of_a_schedule_does_not_decay_as_well():
     optimizer = tff.learning.optimizers.schedule_learning_rate(
         tff.learning.optimizers.build_sgdm(0.1), lambda step: 0.1
     )
-    state = optimizer.initialize(tf.TensorSpec([2]))
+    local_training.build_local_update(optimizer)
     with pytest.raises(
-        HyperparameterError, match="client_learning_rate_decay=0.5 cannot be used with"
+        HyperparameterError, match="^client_learning_rate_decay=0.5 cannot be used with"
     ):
-        local_training.decay_learning_rate(optimizer, state, 0.5, tf.constant(1))
+        local_training.build_local_update(optimizer, client_learning_rate_decay=0.5)
 
 
 def test_gradients_of_several_types_are_clipped_together():

@@ -15,6 +15,7 @@ from tests.testing.remembering_processes import NUM_CLIENTS, cohort, process
 from tff_algos import execution
 from tff_algos.client_works import partly_personal_training
 from tff_algos.client_works.partly_personal_training import Phase
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import FunctionalVariableModel, WeightMask
 from tff_algos.models.block_model import Block, BlockModel
 
@@ -39,9 +40,13 @@ def _client_result(**changes):
     return output.result[0], output.measurements["memory"]["row"]
 
 
-def test_everything_is_every_weight():
-    assert partly_personal_training.everything(MODEL) == WeightMask((True, True), ())
+def test_others_are_what_does_not_belong_to_a_part():
     assert partly_personal_training.others((True, False)) == (False, True)
+
+
+def test_phases_without_passes_are_refused():
+    with pytest.raises(HyperparameterError, match="phases=.*at least one with passes"):
+        _output(phases=[Phase(passes=0)])
 
 
 def test_a_client_starts_from_its_own_part_and_sends_the_others_change():

@@ -164,20 +164,29 @@ def test_a_fresh_data_set_repeats_the_order(length, max_elements):
     assert _batches(spec, seed=3) != _batches(spec, seed=4)
 
 
+_BOTH_OR_NONE = "exactly one of num_epochs and num_steps, found num_epochs="
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("message", "arguments"),
     [
-        {"batch_size": 4},
-        {"batch_size": 4, "num_epochs": 1, "num_steps": 1},
-        {"batch_size": 0, "num_epochs": 1},
-        {"batch_size": 4, "num_epochs": 0},
-        {"batch_size": 4, "num_steps": 0},
-        {"batch_size": 4, "num_epochs": 1, "max_elements": 0},
-        {"batch_size": 4, "num_steps": 1, "step_batching": "per_epoch"},
+        (_BOTH_OR_NONE, {"batch_size": 4}),
+        (_BOTH_OR_NONE, {"batch_size": 4, "num_epochs": 1, "num_steps": 1}),
+        ("batch_size=0 .* >= 1", {"batch_size": 0, "num_epochs": 1}),
+        ("num_epochs=0 .* >= 1", {"batch_size": 4, "num_epochs": 0}),
+        ("num_steps=0 .* >= 1", {"batch_size": 4, "num_steps": 0}),
+        (
+            "max_elements=0 .* >= 1",
+            {"batch_size": 4, "num_epochs": 1, "max_elements": 0},
+        ),
+        (
+            "step_batching='per_epoch' .*straddling, per_pass",
+            {"batch_size": 4, "num_steps": 1, "step_batching": "per_epoch"},
+        ),
     ],
 )
-def test_bad_specs_are_named(arguments):
-    with pytest.raises(ValueError):
+def test_bad_specs_are_named(message, arguments):
+    with pytest.raises(ValueError, match=message):
         BatchSpec(**arguments)
 
 

@@ -53,6 +53,14 @@ def test_data_sets_of_one_element_are_read_as_that():
     assert read.full_pass is data["examples"]
 
 
+def test_no_index_is_that_of_no_client():
+    data = collections.OrderedDict(
+        examples=CLIENT.batches(2),
+        client_index=tf.data.Dataset.from_tensors(np.int32(3)).take(0),
+    )
+    assert ClientDataFields().read(data).client_index.numpy() == -1
+
+
 def test_a_memory_without_a_row_is_zeros():
     rows = tf.data.Dataset.from_tensor_slices((np.ones((1, 2), np.float32),)).take(0)
     data = collections.OrderedDict(examples=CLIENT.batches(2), memory=rows)

@@ -46,12 +46,36 @@ def test_a_batch_axis_of_its_own_for_every_chunk_changes_nothing(monkeypatch):
     assert_close(chunked.state.global_model_weights, whole.state.global_model_weights)
 
 
+def test_fewer_clients_run_at_once_where_later_ones_have_far_more_data(monkeypatch):
+    cohort = [points(size, seed).batch(2) for seed, size in enumerate([1, 6, 9, 9, 2])]
+    learning = process("two layers", "momentum")
+    whole = rounds(learning, [cohort], batch_clients=True)
+    counts = []
+    run = batched_passes.BatchedPass._run_part
+
+    def counted(self, inputs, positions, data, functions):
+        counts.append([len(each.batches) for (each,) in data])
+        return run(self, inputs, positions, data, functions)
+
+    # An example takes 12 bytes: the first client's data fit 12 times.
+    monkeypatch.setattr(batched_passes, "_MAX_CHUNK_DATA_BYTES", 12 * 12)
+    monkeypatch.setattr(batched_passes.BatchedPass, "_run_part", counted)
+    parts = rounds(learning, [cohort], batch_clients=True)
+    assert counts == [[1, 3, 5], [5, 1]]
+    assert_close(parts.state.global_model_weights, whole.state.global_model_weights)
+    assert_close(parts.metrics["client_work"], whole.metrics["client_work"])
+
+
 @tff.tensorflow.computation(tff.SequenceType(np.float32))
 def _sum_of(dataset):
     return dataset.reduce(0.0, lambda total, x: total + x)
 
 
-def test_aggregates_that_are_no_sums_take_clients_in_their_order():
+@pytest.mark.parametrize("max_bytes", [256 << 20, 12, 1])
+def test_aggregates_that_are_no_sums_take_clients_in_their_order(
+    max_bytes, monkeypatch
+):
+    monkeypatch.setattr(batched_passes, "_MAX_CHUNK_DATA_BYTES", max_bytes)
     text = tff.TensorType(np.int32)
 
     @tff.federated_computation(
@@ -73,7 +97,10 @@ def test_aggregates_that_are_no_sums_take_clients_in_their_order():
         assert digits(data) == 2304
 
 
-def test_values_of_clients_come_back_in_their_order():
+@pytest.mark.parametrize("max_bytes", [256 << 20, 12, 1])
+def test_values_of_clients_come_back_in_their_order(max_bytes, monkeypatch):
+    monkeypatch.setattr(batched_passes, "_MAX_CHUNK_DATA_BYTES", max_bytes)
+
     @tff.federated_computation(
         tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS)
     )

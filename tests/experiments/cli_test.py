@@ -101,6 +101,14 @@ ANSWERED_AT_ONCE = {
         2,
         "--partition='dirichlett:0.1' is not valid: expected iid:N, shards:K[:N] or",
     ),
+    ("--algo=fedavg", "--task=adult", "--partition=iid:0"): (
+        2,
+        "dirichlet:ALPHA[:N] (N, K integers >= 1, ALPHA > 0)",
+    ),
+    ("--algo=fedavg", "--task=mnist", "--aggregator=krum:x"): (
+        2,
+        "--aggregator='krum:x' is not valid: expected one of median",
+    ),
     ("--algo=uga", "--task=adult", "--attack=noise:1"): (2, "expected bias:VALUE"),
     ("compare", "fedavg", "uga", "--task=mnist", "--aggregator=mediann"): (
         2,

@@ -1,5 +1,6 @@
 """Robust aggregators by name, and names that mean nothing."""
 
+import numpy as np
 import pytest
 import tensorflow_federated as tff
 
@@ -14,14 +15,30 @@ NAMES = {
     "geometric_median": aggregators.GeometricMedianFactory,
     "trimmed_mean:0.2": aggregators.TrimmedMeanFactory,
     "krum:1": aggregators.KrumFactory,
-    "clip": tff.aggregators.WeightedAggregationFactory,
-    "zeroing": tff.aggregators.WeightedAggregationFactory,
 }
+NUMBER = tff.TensorType(np.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_of_factories(name):
     assert isinstance(robust_aggregators.build(name), NAMES[name])
+
+
+@pytest.mark.parametrize(("share", "mean"), [("0", 22.0), ("0.2", 3.0)])
+def test_the_mean_is_trimmed_by_the_share(share, mean):
+    factory = robust_aggregators.build(f"trimmed_mean:{share}")
+    process = factory.create(NUMBER, NUMBER)
+    values = [1.0, 2.0, 3.0, 4.0, 100.0]
+    output = process.next(process.initialize(), values, [1.0] * 5)
+    np.testing.assert_allclose(output.result, mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("clip", "clipped_count"), ("zeroing", "zeroed_count")]
+)
+def test_a_run_counts_what_was_too_long(name, metric, tmp_path):
+    result = tiny_runs.run(tmp_path, aggregator=name)
+    assert any(key.endswith(metric) for key in result.metrics)
 
 
 def test_without_a_name_it_is_the_mean():

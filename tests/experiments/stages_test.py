@@ -72,6 +72,54 @@ def test_damped_momentum_is_undamped_momentum_of_a_smaller_rate():
     assert not np.array_equal(damped[0], weights(client_learning_rate=0.4)[0])
 
 
+def _reptile(task, **chosen):
+    recipe = catalog.get("personalized_fedavg")
+    settings = recipe.resolve("tiny", {}, {"finetune_steps": 2, **chosen})
+    return recipe.stages(task, settings)[1]
+
+
+def test_reptiles_server_optimizer_is_the_one_that_its_flags_name():
+    task = tiny_task.make()
+
+    def steps(**chosen):
+        stage = _reptile(task, **chosen)
+        clients = [
+            task.client_dataset(client_id, "train", stage.batches)
+            for client_id in task.train_client_ids[:3]
+        ]
+        state, weights = stage.process.initialize(), []
+        for _ in range(2):
+            before = stage.process.get_model_weights(state).trainable[0]
+            state = stage.process.next(state, clients).state
+            weights.append(stage.process.get_model_weights(state).trainable[0] - before)
+        return weights
+
+    plain, second = steps(
+        finetune_server_optimizer="sgd", finetune_server_learning_rate=1.0
+    )
+    tenth, _ = steps(finetune_server_optimizer="sgd", finetune_server_learning_rate=0.1)
+    np.testing.assert_allclose(tenth, 0.1 * plain, rtol=1e-4, atol=1e-7)
+    first, with_momentum = steps(
+        finetune_server_optimizer="sgd",
+        finetune_server_learning_rate=1.0,
+        finetune_server_momentum=0.9,
+    )
+    np.testing.assert_array_equal(first, plain)
+    # Heavy ball: the second step from the same weights, and 0.9 of the first.
+    np.testing.assert_allclose(
+        with_momentum, second + 0.9 * plain, rtol=1e-4, atol=1e-6
+    )
+    adam, _ = steps(finetune_server_learning_rate=0.01)
+    np.testing.assert_allclose(np.abs(adam), 0.01, rtol=1e-2)
+
+
+def test_only_sgd_has_reptiles_server_momentum():
+    with pytest.raises(HyperparameterError, match="finetune_server_momentum=0.9"):
+        catalog.get("personalized_fedavg").resolve(
+            "tiny", {}, {"finetune_server_momentum": 0.9}
+        )
+
+
 def test_personalized_fedavg_runs_its_default_rounds_in_two_stages():
     recipe = catalog.get("personalized_fedavg")
     settings = recipe.resolve("tiny", {}, {"client_epochs_per_round": 3})

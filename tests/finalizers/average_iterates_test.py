@@ -67,6 +67,16 @@ def test_the_state_holds_the_mean_of_all_models_and_the_result_is_the_last(
         assert output.state.num_rounds == number
 
 
+def test_the_rate_of_the_steps_can_be_read_and_set():
+    finalizer, steps = averaging(np.float64)
+    state = finalizer.initialize()
+    hparams = finalizer.get_hparams(state)
+    assert hparams == steps.get_hparams(steps.initialize())
+    changed = finalizer.set_hparams(state, {**hparams, "learning_rate": 0.25})
+    assert finalizer.get_hparams(changed)["learning_rate"] == 0.25
+    assert changed.num_rounds == state.num_rounds
+
+
 def test_before_the_first_round_the_mean_is_the_initial_model():
     finalizer, _ = averaging(np.float64)
     state = finalizer.initialize()

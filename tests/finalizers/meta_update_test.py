@@ -7,6 +7,8 @@ from tensorflow_federated import learning
 
 from tests.testing import problems
 from tff_algos import finalizers
+from tff_algos.clients import attacks
+from tff_algos.hyperparameters import HyperparameterError
 
 SGD = learning.optimizers.build_sgdm
 SERVER = problems.clients(sizes=(7,))[0]
@@ -38,6 +40,33 @@ def descend(steps):
 
 def assert_exact(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"meta_steps": 0}, {"meta_batch_size": 0}, {"meta_learning_rate_decay": 1.5}],
+)
+def test_numbers_out_of_range_are_named(arguments):
+    ((name, value),) = arguments.items()
+    with pytest.raises(HyperparameterError, match=f"{name}={value} is not valid"):
+        finalizers.build_meta_update(
+            problems.linear_model(), EXAMPLES, SGD(0.3), **arguments
+        )
+
+
+def test_a_schedules_rate_does_not_decay_as_well():
+    scheduled = learning.optimizers.schedule_learning_rate(SGD(0.1), lambda _: 0.1)
+    with pytest.raises(HyperparameterError, match="^meta_learning_rate_decay=0.9 cann"):
+        finalizers.build_meta_update(
+            problems.linear_model(), EXAMPLES, scheduled, meta_learning_rate_decay=0.9
+        )
+
+
+def test_the_servers_examples_are_honest_beside_attacked_clients():
+    model = attacks.attacked_model(problems.linear_model())
+    update = finalizers.build_meta_update(model, EXAMPLES, SGD(0.3))
+    found, _ = rounds(update, 1, model)
+    assert_exact(found[0], descend([(problems.f32(0.3), slice(None))]))
 
 
 def test_a_step_takes_the_gradient_of_all_examples():

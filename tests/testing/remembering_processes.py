@@ -44,6 +44,28 @@ def linear_model_with_statistics() -> BlockModel:
     )
 
 
+def linear_model_with_a_frozen_weight() -> BlockModel:
+    """Returns the linear model with an infinite number that training does not change."""
+    linear = problems.linear_model()
+
+    def apply(trainable, non_trainable, x, mode):
+        del mode
+        return tf.linalg.matvec(x, trainable[0]) + trainable[1], non_trainable
+
+    block = Block(
+        apply=apply,
+        trainable=linear.initial_weights[0],
+        non_trainable=(np.array(np.inf),),
+        frozen=(True,),
+    )
+    return BlockModel(
+        [block],
+        loss_fn=linear.loss,
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=linear.input_spec,
+    )
+
+
 def _build_of_rate(build):
     """Returns a builder whose local steps have a rate instead of an optimizer."""
 
@@ -110,7 +132,8 @@ def process(
       name: The algorithm.
       model: "linear" or "blocks", in float64; "linear32"; "variable", the linear one
         with its weights in variables; "statistics", the linear one with the mean of the
-        last batch's inputs for a non-trainable weight.
+        last batch's inputs for a non-trainable weight; "frozen", the linear one with a
+        frozen infinite weight.
       **changes: Arguments of its builder.
     """
     models = {
@@ -119,6 +142,7 @@ def process(
         "variable": lambda: lambda: FunctionalVariableModel(problems.linear_model()),
         "blocks": block_problems.block_model,
         "statistics": linear_model_with_statistics,
+        "frozen": linear_model_with_a_frozen_weight,
     }
     build, kwargs = _BUILDERS[name]
     return build(models[model or model_of(name)](), SGD(0.1), **kwargs | changes)

@@ -8,6 +8,18 @@ import tensorflow_federated as tff
 from tff_algos import kept_marks
 
 
+def check_known_shapes(value_type: tff.Type) -> None:
+    """Raises `TypeError` for tensors of unknown shape and for what is no tensor."""
+    if not tff.types.is_structure_of_tensors(value_type) or not all(
+        tff.types.is_shape_fully_defined(tensor.shape)
+        for tensor in _tensor_types(value_type)
+    ):
+        raise TypeError(
+            "Expected value_type to be a structure of tensors of known shape, found "
+            f"{value_type}."
+        )
+
+
 def build_gather_computation(
     value_type: tff.Type, *, kept_by_clients: bool = False
 ) -> tff.Computation:
@@ -21,14 +33,7 @@ def build_gather_computation(
     Raises:
       TypeError: If `value_type` has tensors of unknown shape or non-tensors.
     """
-    if not tff.types.is_structure_of_tensors(value_type) or not all(
-        tff.types.is_shape_fully_defined(tensor.shape)
-        for tensor in _tensor_types(value_type)
-    ):
-        raise TypeError(
-            "Expected value_type to be a structure of tensors of known shape, found "
-            f"{value_type}."
-        )
+    check_known_shapes(value_type)
     # Gives anonymous structs, which have no Python container, a container.
     value_type = tff.to_type(
         tff.types.structure_from_tensor_type_tree(lambda tensor: tensor, value_type)

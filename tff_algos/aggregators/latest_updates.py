@@ -13,10 +13,12 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.gather import build_gather_computation
+from tff_algos.finite import global_norm
 from tff_algos.hyperparameters import checked, hparam
 
-# A smaller factor is folded into the rows, before it underflows in float32.
-_LEAST_FACTOR = 1e-15
+# A smaller factor is folded into the rows, before rows divided by it overflow: as
+# float32, and as float16.
+_LEAST_FACTOR, _LEAST_HALF_FACTOR = 1e-15, 1e-3
 # Numbers of a table that are converted at a time.
 _MOST_CAST = 1 << 23
 
@@ -32,7 +34,7 @@ class LatestUpdatesState(NamedTuple):
         divided by the `factor` of its round; zeros for clients not yet seen.
       seen: bool [N], whether a client has sent an update.
       factor: float64 [], the current scale of the rows: decay to the power of the
-        round.
+        number of rounds since the rows were last rescaled.
     """
 
     rows: object
@@ -168,7 +170,9 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         def with_latest(rows, new):
             if new.shape[1:].num_elements() == 0:
                 return rows  # TensorFlow cannot scatter rows of nothing.
-            new = tf.boolean_mask(new, present) / tf.cast(state.factor, new.dtype)
+            wide = _wide(rows, new)
+            new = tf.cast(tf.boolean_mask(new, present), wide)
+            new /= tf.cast(state.factor, wide)
             return tf.tensor_scatter_nd_update(rows, index, tf.cast(new, rows.dtype))
 
         rows = tf.nest.map_structure(with_latest, state.rows, gathered["update"])
@@ -182,15 +186,15 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         )
 
         def mean(rows, new):
-            total = _sum(rows, new.dtype)
-            average = tf.math.divide_no_nan(total, tf.cast(count, new.dtype))
-            return average * tf.cast(factor, new.dtype)
+            wide = _wide(rows, new)
+            total = _sum(rows, wide)
+            average = tf.math.divide_no_nan(total, tf.cast(count, wide))
+            return tf.cast(average * tf.cast(factor, wide), new.dtype)
 
         result = tf.nest.map_structure(mean, rows, gathered["update"])
         # Finalizers reject a result whose norm is not finite. Storing its rows would
         # make them reject all later rounds.
-        squares = [tf.reduce_sum(tensor**2) for tensor in tf.nest.flatten(result)]
-        finite = tf.reduce_all([tf.math.is_finite(square) for square in squares])
+        finite = tf.math.is_finite(global_norm(result))
         # Not tf.where, which would copy every row.
         rows, seen, num_seen = tf.cond(
             finite,
@@ -199,12 +203,18 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
         )
         factor = state.factor * self._decay
         if self._decay < 1.0:
+            halves = any(t.dtype == tf.float16 for t in tf.nest.flatten(rows))
             rows, factor = tf.cond(
-                factor < _LEAST_FACTOR,
+                factor < (_LEAST_HALF_FACTOR if halves else _LEAST_FACTOR),
                 lambda: (_scaled(rows, factor), tf.ones_like(factor)),
                 lambda: (rows, factor),
             )
         return LatestUpdatesState(rows, seen, factor), result, num_seen
+
+
+def _wide(*tensors: tf.Tensor) -> tf.DType:
+    """Returns the widest of the tensors' dtypes, float32 at least, to compute in."""
+    return max((tf.float32, *[t.dtype for t in tensors]), key=lambda dtype: dtype.size)
 
 
 def _sum(rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -18,7 +18,7 @@ from tff_algos.aggregators.exclude_non_finite import (
     build_exclude_computation,
     check_floating_point,
 )
-from tff_algos.aggregators.gather import build_gather_computation
+from tff_algos.aggregators.gather import build_gather_computation, check_known_shapes
 from tff_algos.aggregators.min_norm_rule import (
     MinNormRule,
     MinNormWeights,
@@ -178,14 +178,9 @@ def _build_combination(
     @tff.tensorflow.computation(gather.type_signature.result.member)
     @tf.function
     def combine(gathered):
-        rows, weights = tf.nest.flatten(gathered["value"]), gathered["weight"]
+        rows = tf.nest.flatten(gathered["value"])
         gram = tf.add_n([quick_gram_matrix(each) for each in rows])
-        finite = tf.math.is_finite(tf.linalg.diag_part(gram))
-        finite &= tf.math.is_finite(tf.cast(weights, tf.float64))
-        of_finite = finite[:, tf.newaxis] & finite[tf.newaxis, :]
-        chosen = rule.weights(
-            tf.where(of_finite, gram, 0.0), tf.where(finite, weights, 0)
-        )
+        finite, chosen = _weights_of_finite(rule, gram, gathered["weight"])
         combined = tf.cond(
             tf.reduce_all(finite),
             lambda: [combine_rows(chosen.coefficients, each) for each in rows],
@@ -205,6 +200,18 @@ def _build_combination(
         return result, measurements
 
     return gather_and_combine
+
+
+def _weights_of_finite(
+    rule: MinNormRule, gram: tf.Tensor, weights: tf.Tensor
+) -> tuple[tf.Tensor, MinNormWeights]:
+    """Returns whose norms and weights are finite, bool [S], and the rule for these."""
+    finite = tf.math.is_finite(tf.linalg.diag_part(gram))
+    finite &= tf.math.is_finite(tf.cast(weights, tf.float64))
+    of_finite = finite[:, tf.newaxis] & finite[tf.newaxis, :]
+    return finite, rule.weights(
+        tf.where(of_finite, gram, 0.0), tf.where(finite, weights, 0)
+    )
 
 
 def _nan_without_clients(
@@ -321,6 +328,7 @@ def _build_blockwise_combination(
     A client looks up its coefficient by the fingerprint of its update, so it needs no
     index; clients with equal updates share their coefficients equally.
     """
+    check_known_shapes(value_type)
     exclude = build_exclude_computation(value_type, weight_type)
     gather_labels = build_gather_computation(
         tff.to_type(_named(weight=weight_type, fingerprint=np.int64, excluded=np.int32))
@@ -338,8 +346,9 @@ def _build_blockwise_combination(
     @tff.tensorflow.computation(_GRAM_TYPE, labels_type)
     @tf.function
     def choose(gram, labels):
-        chosen = rule.weights(gram, labels["weight"])
-        return chosen.coefficients, _measurements(labels["excluded"], chosen)
+        finite, chosen = _weights_of_finite(rule, gram, labels["weight"])
+        excluded = tf.cast(labels["excluded"], tf.bool) | tf.logical_not(finite)
+        return chosen.coefficients, _measurements(excluded, chosen)
 
     @tff.tensorflow.computation(as_blocks.type, _COEFFICIENTS_TYPE)
     @tf.function

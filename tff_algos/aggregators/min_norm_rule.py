@@ -207,7 +207,9 @@ class MinNormRule:
 def _extreme(reduce, weights: tf.Tensor, taken: tf.Tensor, other: float) -> tf.Tensor:
     """Returns the smallest or the largest weight of the rows taken, float32 []."""
     others = tf.constant(other, tf.float64)
-    return tf.cast(reduce(tf.where(taken, weights, others)), tf.float32)
+    # The last for rounds without rows.
+    found = tf.concat([tf.where(taken, weights, others), others[tf.newaxis]], axis=0)
+    return tf.cast(reduce(found), tf.float32)
 
 
 def _median(values: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:

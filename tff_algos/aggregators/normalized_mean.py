@@ -3,6 +3,7 @@
 import collections
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -27,7 +28,7 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """Divides every client's update by its norm, then takes the weighted mean.
 
     FedAvg-n of Hu et al., 2022, arXiv 2006.11489. The norm is the global norm of the
-    update. Clients whose update is zero or not finite get weight zero.
+    update. Clients whose update is zero, or has no finite norm, get weight zero.
 
     Clients normalize their own updates, so the server need not see individual ones:
     `inner` may be a secure sum. However, a client that violates the protocol can send
@@ -66,13 +67,20 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         def normalize(value, weight):
             norm = tf.sqrt(squared_norm(value))
             zero = tf.equal(norm, 0)
+            too_long = tf.math.is_inf(norm)
             safe = tf.where(zero, tf.ones_like(norm), norm)
             value = tf.nest.map_structure(
                 lambda t: tf.cast(tf.cast(t, tf.float64) / safe, t.dtype), value
             )
-            counts = tf.logical_and(zero, weight > 0)
-            weight = tf.where(zero, tf.zeros_like(weight), weight)
-            return value, weight, tf.cast(counts, tf.int32)
+            counts = [
+                tf.cast(each & (weight > 0), tf.int32) for each in (zero, too_long)
+            ]
+            weight = tf.where(zero | too_long, tf.zeros_like(weight), weight)
+            return value, weight, *counts
+
+        @tff.tensorflow.computation(np.int32, np.int32)
+        def both(first, second):
+            return first + second
 
         @tff.federated_computation(
             process.next.type_signature.parameter[0],
@@ -81,11 +89,15 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         )
         def next_fn(state, value, weight):
             value, weight, excluded = tff.federated_map(exclude, (value, weight))
-            value, weight, zero = tff.federated_map(normalize, (value, weight))
+            value, weight, zero, too_long = tff.federated_map(
+                normalize, (value, weight)
+            )
             output = process.next(state, value, weight)
             measurements = tff.federated_zip(
                 collections.OrderedDict(
-                    num_non_finite_clients=tff.federated_sum(excluded),
+                    num_non_finite_clients=tff.federated_map(
+                        both, tff.federated_sum((excluded, too_long))
+                    ),
                     num_zero_updates=tff.federated_sum(zero),
                     inner=output.measurements,
                 )

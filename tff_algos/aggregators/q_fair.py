@@ -62,7 +62,7 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         Its state is the mean loss of the last round that had one, float64. Its
         measurements are `num_non_finite_clients` and `num_negative_losses` (int32, clients
         that are left out, because negative losses have no powers) and `mean_loss`
-        (float32). If no client is left or a sum overflows, the result is not finite, and
+        (float32; NaN if no client is left). If no client is left or a sum overflows, the result is not finite, and
         learning processes reject it.
 
         Raises:
@@ -99,8 +99,10 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         @tff.tensorflow.computation(value_type, tf.float64)
         @tf.function
         def divide(numerator, denominator):
+            # It may exceed the numbers of a half-precision model.
             return tf.nest.map_structure(
-                lambda t: t / tf.cast(denominator, t.dtype), numerator
+                lambda t: tf.cast(tf.cast(t, tf.float64) / denominator, t.dtype),
+                numerator,
             )
 
         @tff.tensorflow.computation(tf.float64, tf.float64, tf.float64)
@@ -108,9 +110,9 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         def next_scale(scale, total, count):
             return tf.where(count > 0, total / count, scale)
 
-        @tff.tensorflow.computation(tf.float64)
-        def as_measurement(mean_loss):
-            return tf.cast(mean_loss, tf.float32)
+        @tff.tensorflow.computation(tf.float64, tf.float64)
+        def mean(total, count):
+            return tf.cast(total / count, tf.float32)
 
         @tff.federated_computation(
             initialize.type_signature.result,
@@ -126,15 +128,13 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
                 divide,
                 (tff.federated_sum(numerator), tff.federated_sum(denominator)),
             )
-            new_scale = tff.federated_map(
-                next_scale,
-                (scale, tff.federated_sum(loss), tff.federated_sum(count)),
-            )
+            loss, count = tff.federated_sum(loss), tff.federated_sum(count)
+            new_scale = tff.federated_map(next_scale, (scale, loss, count))
             measurements = tff.federated_zip(
                 collections.OrderedDict(
                     num_non_finite_clients=tff.federated_sum(excluded),
                     num_negative_losses=tff.federated_sum(negative),
-                    mean_loss=tff.federated_map(as_measurement, new_scale),
+                    mean_loss=tff.federated_map(mean, (loss, count)),
                 )
             )
             return tff.templates.MeasuredProcessOutput(new_scale, result, measurements)

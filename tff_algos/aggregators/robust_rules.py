@@ -78,10 +78,10 @@ def geometric_median() -> Rule:
     """
 
     def rule(rows, weights):
-        gram, center = _centered_gram(rows)
+        gram, center = _centered_gram(rows, weights)
         weights = weights / tf.reduce_sum(weights)
         lengths = tf.sqrt(tf.linalg.diag_part(gram))
-        middle = tf.sort(lengths)[tf.size(lengths) // 2]
+        middle = _half_way(lengths, weights)
         # A row pulls equally hard from any distance, but digits are lost over a long one.
         scales = tf.minimum(_FAR * middle / tf.maximum(lengths, 1e-300), 1.0)
         gram *= scales[:, tf.newaxis] * scales[tf.newaxis]
@@ -125,7 +125,8 @@ def krum(num_malicious: int, num_chosen: int) -> Rule:
     """
 
     def rule(rows, weights):
-        (gram, _), count = _centered_gram(rows), tf.size(weights)
+        gram, _ = _centered_gram(rows, tf.ones_like(weights))
+        count = tf.size(weights)
         # Its own distance, zero, comes first.
         ascending = tf.sort(_squared_distances(gram), axis=1)
         nearest = tf.maximum(count - num_malicious - 2, 1)
@@ -145,14 +146,24 @@ def _squared_distances(gram: tf.Tensor) -> tf.Tensor:
     return tf.maximum(squares[:, tf.newaxis] - 2.0 * gram + squares[tf.newaxis], 0.0)
 
 
-def _centered_gram(rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
+def _half_way(distances: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the distance within which half of the weight lies, `[..., n]` to `[...]`."""
+    order = tf.argsort(distances, axis=-1)
+    within = tf.cumsum(tf.gather(weights, order), axis=-1)
+    is_less = within <= tf.reduce_sum(weights) / 2
+    last = tf.shape(distances)[-1] - 1
+    place = tf.minimum(tf.math.count_nonzero(is_less, -1, dtype=tf.int32), last)
+    ascending = tf.sort(distances, axis=-1)
+    return tf.gather(ascending, place, axis=-1, batch_dims=place.shape.rank)
+
+
+def _centered_gram(rows: Rows, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the inner products of the rows less a central one, and its index.
 
     What rows have in common would cost distances their digits. The central row is the
-    nearest to half of the rows, because a single large row would carry off their mean.
+    nearest to half of the weight, because a single large row would carry off the mean.
     """
     rough = _squared_distances(tf.add_n([quick_gram_matrix(each) for each in rows]))
-    to_half = tf.sort(rough, axis=1)[:, tf.shape(rough)[1] // 2]
-    center = tf.argmin(to_half)
+    center = tf.argmin(_half_way(rough, weights))
     grams = [gram_matrix(each - tf.gather(each, center)) for each in rows]
     return tf.add_n(grams), center

@@ -34,7 +34,7 @@ from tff_algos.algorithms.arguments import (
 )
 from tff_algos.algorithms.composition import compose
 from tff_algos.algorithms.personal_process import PersonalProcess
-from tff_algos.client_works import apfl_training
+from tff_algos.client_works import apfl_training, remembered_weights
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import ModelOrFn
 
@@ -90,8 +90,9 @@ def build_apfl(
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
     )
+    part = remembered_weights.everything(model_fn)
     return PersonalProcess(
         process,
         model_fn,
-        lambda server, row: apfl_training.mixed_weights(row, server, mixing),
+        lambda server, row: apfl_training.mixed_weights(row, server, part, mixing),
     )

@@ -89,6 +89,9 @@ def build_ditto(
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
     )
+    part = remembered_weights.everything(model_fn)
     return PersonalProcess(
-        process, model_fn, lambda server, row: remembered_weights.read(row, server)
+        process,
+        model_fn,
+        lambda server, row: remembered_weights.read(row, server, part),
     )

@@ -165,7 +165,7 @@ def build_gradma_s(
       server_learning_rate: Server learning rate.
       server_momentum: Momentum of the server's step.
       server_optimizer_fn: Takes the corrected momentum as gradient, instead of SGD with
-        `server_learning_rate`, the default.
+        `server_learning_rate`, which is then unused.
       qp_margin: As in `build_gradma_w`.
       qp_scope: As in `build_gradma_w`.
 

@@ -22,7 +22,7 @@ from tff_algos.algorithms.personal_process import (
     PersonalProcess,
     compose_partly_personal,
 )
-from tff_algos.client_works.partly_personal_training import everything
+from tff_algos.client_works.remembered_weights import everything
 from tff_algos.hyperparameters import checked
 from tff_algos.models import ModelOrFn
 

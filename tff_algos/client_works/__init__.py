@@ -1,7 +1,9 @@
 """Client works: `tff.learning.templates.ClientWorkProcess`es.
 
-Every process composes with TFF's own distributors, aggregators and finalizers, and
-excludes invalid clients by the same policy (`client_report.report`). All take a
+Every process composes with TFF's own distributors, aggregators and finalizers
+(`tff_algos.compose` adds what models need whose training changes statistics, such as
+batch normalization's, and clients that remember), and excludes invalid clients by the
+same policy (`client_report.report`). All take a
 `tff.learning.models.FunctionalModel`, of blocks (`tff_algos.models.BlockModel`) where they
 need features; most also take a no-argument function that returns a
 `tff.learning.models.VariableModel`.

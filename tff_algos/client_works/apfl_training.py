@@ -17,7 +17,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
-from tff_algos.models import local_model
+from tff_algos.models import WeightMask, local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
 
 
@@ -44,15 +44,18 @@ def _mixed(mixing: tf.Tensor, own: Tensors, shared: Tensors) -> Tensors:
     )
 
 
-def mixed_weights(row: Any, server: Weights, mixing: float) -> Weights:
+def mixed_weights(
+    row: Any, server: Weights, part: WeightMask, mixing: float
+) -> Weights:
     """Returns the model that a client predicts with.
 
     Args:
       row: Its row.
       server: The server's weights.
+      part: The weights in the row: `remembered_weights.everything`.
       mixing: alpha of clients without one of their own.
     """
-    own = remembered_weights.read(row, server)
+    own = remembered_weights.read(row, server, part)
     trainable = _mixed(_mixing(row, mixing), own.trainable, server.trainable)
     return Weights(trainable, own.non_trainable)
 
@@ -135,14 +138,15 @@ def build_mixture_client_work(
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
-    specs = remembered_weights.specs(model)
+    part = remembered_weights.everything(model)
+    specs = remembered_weights.specs(model, part)
     if adaptive_mixing:
         specs["mixing"] = tf.TensorSpec([], tf.float64)
 
     def client_update(view: LocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
         start = Mixture(
-            remembered_weights.read(given.row, server),
+            remembered_weights.read(given.row, server, part),
             _mixing(given.row, mixing),
             tf.constant(0),
         )
@@ -161,12 +165,10 @@ def build_mixture_client_work(
             start,
         )
         end = update.final.carry
-        row = remembered_weights.row(end.own)
+        row = remembered_weights.row(end.own, part)
         if adaptive_mixing:
             row["mixing"] = end.mixing
-        report = update.report(
-            view, given.server_weights, client_weighting, end.own, end.mixing
-        )
+        report = update.report(view, given.server_weights, client_weighting, row)
         return RememberingReport(report, row)
 
     return build_remembering_process(

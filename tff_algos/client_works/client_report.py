@@ -9,13 +9,22 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.finite import all_finite, zero_unless
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.local_model import LocalModel, Tensors
 
 
 def client_weight(
     weighting: tff.learning.ClientWeighting, num_examples: tf.Tensor
 ) -> tf.Tensor:
-    """Returns a client's aggregation weight, float32 []; 0 if it has no examples."""
+    """Returns a client's aggregation weight, float32 []; 0 if it has no examples.
+
+    Raises:
+      HyperparameterError: If `weighting` is no `tff.learning.ClientWeighting`.
+    """
+    if not isinstance(weighting, tff.learning.ClientWeighting):
+        raise HyperparameterError(
+            "client_weighting", weighting, "a tff.learning.ClientWeighting"
+        )
     if weighting == tff.learning.ClientWeighting.UNIFORM:
         return tf.cast(num_examples > 0, tf.float32)
     return tf.cast(num_examples, tf.float32)

@@ -52,6 +52,7 @@ def build_ditto_client_work(
     decay = {"client_learning_rate_decay": client_learning_rate_decay}
     local_update = local_training.build_local_update(optimizer, **decay)
     train = local_training.build_train(optimizer, **decay)
+    part = remembered_weights.everything(model)
 
     def client_update(view: LocalModel, given: RememberingInput):
         update = local_update(
@@ -62,19 +63,18 @@ def build_ditto_client_work(
             own = train(
                 view,
                 given.round_num,
-                remembered_weights.read(given.row, server),
+                remembered_weights.read(given.row, server, part),
                 given.dataset,
                 local_training.proximal_gradients(server.trainable, personal_strength),
             )
-        report = update.report(
-            view, given.server_weights, client_weighting, own.weights
-        )
-        return RememberingReport(report, remembered_weights.row(own.weights))
+        row = remembered_weights.row(own.weights, part)
+        report = update.report(view, given.server_weights, client_weighting, row)
+        return RememberingReport(report, row)
 
     return build_remembering_process(
         model,
         client_update,
-        remembered_weights.specs(model),
+        remembered_weights.specs(model, part),
         metrics_aggregator=metrics_aggregator,
         with_num_examples=with_num_examples,
     )

@@ -170,18 +170,25 @@ def build_gradma_training_client_work(
             ),
         )
 
+    # Steps are corrected by the trainable weights alone.
+    part = attrs.evolve(
+        remembered_weights.everything(model),
+        non_trainable=(False,) * len(local_model.non_trainable_specs(model)),
+    )
+
     def remembering_update(view: LocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
-        previous = remembered_weights.read(given.row, server).trainable
+        previous = remembered_weights.read(given.row, server, part).trainable
         update, report = train(
             view, given.round_num, given.server_weights, given.dataset, previous
         )
-        return RememberingReport(report, remembered_weights.row(update.final.weights))
+        row = remembered_weights.row(update.final.weights, part)
+        return RememberingReport(report, row)
 
     return build_remembering_process(
         model,
         remembering_update,
-        remembered_weights.specs(model),
+        remembered_weights.specs(model, part),
         metrics_aggregator=metrics_aggregator,
         update_with_index=with_client_index,
         with_num_examples=with_num_examples,

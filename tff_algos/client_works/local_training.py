@@ -18,6 +18,7 @@ from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.finite import at_least_float32
 from tff_algos.hyperparameters import (
     HyperparameterError,
     Interval,
@@ -125,18 +126,38 @@ def clip_by_norm(gradients: Tensors, largest: float | None) -> Tensors:
     if largest is None:
         return gradients
     # Not tf.linalg.global_norm, whose op cannot be vectorized over clients.
-    squares = [tf.reduce_sum(gradient**2) for gradient in gradients]
+    squares = [tf.reduce_sum(at_least_float32(each) ** 2) for each in gradients]
     if len({square.dtype for square in squares}) > 1:
         squares = [tf.cast(square, tf.float64) for square in squares]
     norm = tf.sqrt(tf.add_n(squares))
     return tuple(tf.clip_by_global_norm(gradients, largest, norm)[0])
 
 
-def check_learning_rate_decay(decay: float) -> None:
-    """Raises `HyperparameterError` for a `client_learning_rate_decay` out of range."""
+def check_learning_rate_decay(
+    decay: float,
+    optimizer: tff.learning.optimizers.Optimizer,
+    name: str = "client_learning_rate_decay",
+) -> None:
+    """Raises `HyperparameterError` for a decay that the optimizer cannot follow.
+
+    Args:
+      decay: The factor per round; has to be in (0, 1].
+      optimizer: The optimizer; needs a learning rate to set, unless `decay` is 1.
+      name: What the decay is called.
+    """
     if decay not in _DECAYS:
-        raise HyperparameterError(
-            "client_learning_rate_decay", decay, f"a number {_DECAYS}"
+        raise HyperparameterError(name, decay, f"a number {_DECAYS}")
+    if decay == 1.0:
+        return
+    with tf.Graph().as_default():
+        hparams = optimizer.get_hparams(
+            optimizer.initialize([tf.TensorSpec([], tf.float32)])
+        )
+    if tff.learning.optimizers.LEARNING_RATE_KEY not in hparams:
+        raise UnusableHyperparameterError(
+            name,
+            decay,
+            "with an optimizer that has no learning rate to set, as a schedule's",
         )
 
 
@@ -151,12 +172,6 @@ def decay_learning_rate(
         return state
     hparams = optimizer.get_hparams(state)
     key = tff.learning.optimizers.LEARNING_RATE_KEY
-    if key not in hparams:
-        raise UnusableHyperparameterError(
-            "client_learning_rate_decay",
-            decay,
-            "with an optimizer that has no learning rate to set, as a schedule's",
-        )
     learning_rate = tf.convert_to_tensor(hparams[key])
     factor = tf.pow(decay, tf.cast(round_num, tf.float32))
     decayed = collections.OrderedDict(hparams)
@@ -298,9 +313,10 @@ def build_train(
       client_learning_rate_decay: As in `build_local_training_client_work`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
-    check_learning_rate_decay(client_learning_rate_decay)
+    check_learning_rate_decay(client_learning_rate_decay, optimizer)
 
     def train_from(
         model, round_num, initial, dataset, step_gradients=plain_gradients, carry=()
@@ -397,7 +413,9 @@ def build_local_training_client_work(
       A process whose `next` maps `<int32@SERVER, {ModelWeights}@CLIENTS,
       {B*}@CLIENTS>` to client results of type `<update=trainable weights,
       update_weight=float32>@CLIENTS` and the measurements
-      `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`.
+      `<train=metrics, num_non_finite_clients=int32, num_empty_clients=int32>`. The
+      update of a model whose training changes statistics is a
+      `client_report.UpdateWithStatistics`.
 
     Raises:
       HyperparameterError: If `client_learning_rate_decay` is out of range.

@@ -81,13 +81,13 @@ def build_mime_lite_client_work(
         full gradient; without it, these are the round's batches. See `client_data`.
 
     Returns:
-      A process typed as `build_local_training_client_work`'s, with
-      `MimeLiteState@SERVER` as its state.
+      A process typed as `build_local_training_client_work`'s, whose state is
+      `<MimeLiteState, S>@SERVER` with the state S of the full gradients' aggregator.
 
     Raises:
       HyperparameterError: If `client_learning_rate_decay` is out of range.
     """
-    check_learning_rate_decay(client_learning_rate_decay)
+    check_learning_rate_decay(client_learning_rate_decay, base_optimizer)
     base_optimizer = in_weights_dtype(base_optimizer)
     weights_type = local_model.weights_type(model)
     fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)

@@ -131,10 +131,11 @@ def build_contrastive_training_client_work(
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )
+    part = remembered_weights.everything(model)
 
     def client_update(view: BlockLocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
-        previous = remembered_weights.read(given.row, server)
+        previous = remembered_weights.read(given.row, server, part)
         update = local_update(
             view,
             given.round_num,
@@ -145,12 +146,13 @@ def build_contrastive_training_client_work(
             ),
         )
         report = update.report(view, given.server_weights, client_weighting)
-        return RememberingReport(report, remembered_weights.row(update.final.weights))
+        row = remembered_weights.row(update.final.weights, part)
+        return RememberingReport(report, row)
 
     return build_remembering_process(
         model,
         client_update,
-        remembered_weights.specs(model),
+        remembered_weights.specs(model, part),
         metrics_aggregator=metrics_aggregator,
         with_num_examples=with_num_examples,
     )

@@ -21,6 +21,7 @@ from tff_algos.client_works.remembering_process import (
     build_remembering_process,
 )
 from tff_algos.clients import attacks
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import local_model
 from tff_algos.models.block_model import WeightMask
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
@@ -86,9 +87,12 @@ def build_partly_personal_client_work(
       `remembered_weights`. Where all statistics are personal, updates have none.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or no phase
+        has passes.
     """
     taken = [phase for phase in phases if phase.passes]
+    if not taken:
+        raise HyperparameterError("phases", phases, "at least one with passes >= 1")
     trains = [
         local_training.build_train(
             optimizer
@@ -142,10 +146,11 @@ def build_partly_personal_client_work(
                 num_examples=first.num_examples // taken[0].passes,
             ),
         )
-        report = update.report(view, given.server_weights, client_weighting, weights)
+        row = remembered_weights.row(weights, personal)
+        report = update.report(view, given.server_weights, client_weighting, row)
         if keeps_statistics:
             report = report.without_statistics()
-        return RememberingReport(report, remembered_weights.row(weights, personal))
+        return RememberingReport(report, row)
 
     return build_remembering_process(
         model,
@@ -153,14 +158,6 @@ def build_partly_personal_client_work(
         remembered_weights.specs(model, personal),
         metrics_aggregator=metrics_aggregator,
         with_num_examples=with_num_examples,
-    )
-
-
-def everything(model: ModelOrFn) -> WeightMask:
-    """Returns all of a model's weights."""
-    return WeightMask(
-        (True,) * len(local_model.trainable_specs(model)),
-        (True,) * len(local_model.non_trainable_specs(model)),
     )
 
 

@@ -112,6 +112,7 @@ def build_moreau_envelope_client_work(
     step_gradients = _envelope_gradients(
         personal_strength, personal_steps, personal_learning_rate
     )
+    part = remembered_weights.everything(model)
 
     def client_update(view: LocalModel, given: RememberingInput):
         server = local_model.flatten(given.server_weights)
@@ -124,13 +125,14 @@ def build_moreau_envelope_client_work(
             server.trainable,
         )
         own = Weights(update.final.carry, update.final.weights.non_trainable)
-        report = update.report(view, given.server_weights, client_weighting, own)
-        return RememberingReport(report, remembered_weights.row(own))
+        row = remembered_weights.row(own, part)
+        report = update.report(view, given.server_weights, client_weighting, row)
+        return RememberingReport(report, row)
 
     return build_remembering_process(
         model,
         client_update,
-        remembered_weights.specs(model),
+        remembered_weights.specs(model, part),
         metrics_aggregator=metrics_aggregator,
         with_num_examples=with_num_examples,
     )

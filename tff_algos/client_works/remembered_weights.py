@@ -11,7 +11,15 @@ from tff_algos.models.block_model import WeightMask
 from tff_algos.models.local_model import ModelOrFn, Tensors, Weights
 
 
-def specs(model: ModelOrFn, part: WeightMask | None = None) -> Any:
+def everything(model: ModelOrFn) -> WeightMask:
+    """Returns the weights that training changes: all but frozen ones."""
+    return WeightMask(
+        (True,) * len(local_model.trainable_specs(model)),
+        local_model.statistics_of(model),
+    )
+
+
+def specs(model: ModelOrFn, part: WeightMask) -> Any:
     """Returns the specs of a row: whether the client has weights, and the weights.
 
     `weights` are the trainable weights, `statistics` the non-trainable ones; a row
@@ -19,34 +27,33 @@ def specs(model: ModelOrFn, part: WeightMask | None = None) -> Any:
 
     Args:
       model: The model.
-      part: The weights that the client remembers; None for all.
+      part: The weights that the client remembers.
     """
-    trainable = _chosen(local_model.trainable_specs(model), part and part.trainable)
-    statistics = local_model.non_trainable_specs(model)
-    statistics = _chosen(statistics, part and part.non_trainable)
+    trainable = _chosen(local_model.trainable_specs(model), part.trainable)
+    statistics = _chosen(local_model.non_trainable_specs(model), part.non_trainable)
     return _row(tf.TensorSpec([], tf.bool), trainable, statistics)
 
 
-def row(own: Weights, part: WeightMask | None = None) -> Any:
+def row(own: Weights, part: WeightMask) -> Any:
     """Returns the row of a client that ended its round with the weights `own`."""
     return _row(
         tf.constant(True),
-        _chosen(own.trainable, part and part.trainable),
-        _chosen(own.non_trainable, part and part.non_trainable),
+        _chosen(own.trainable, part.trainable),
+        _chosen(own.non_trainable, part.non_trainable),
     )
 
 
-def read(row: Any, server: Weights, part: WeightMask | None = None) -> Weights:
+def read(row: Any, server: Weights, part: WeightMask) -> Weights:
     """Returns the row's weights, and `server`'s where the row has none.
 
     A client in its first round gets all of the server's weights.
     """
-    everything = Weights(
-        _filled(row, "weights", server.trainable, part and part.trainable),
-        _filled(row, "statistics", server.non_trainable, part and part.non_trainable),
+    own = Weights(
+        _filled(row, "weights", server.trainable, part.trainable),
+        _filled(row, "statistics", server.non_trainable, part.non_trainable),
     )
     return tf.nest.map_structure(
-        lambda own, first: tf.where(row["seen"], own, first), everything, server
+        lambda last, first: tf.where(row["seen"], last, first), own, server
     )
 
 
@@ -59,16 +66,13 @@ def _row(seen: Any, weights: tuple, statistics: tuple) -> Any:
     return found
 
 
-def _chosen(values: tuple, mask: tuple[bool, ...] | None) -> tuple:
-    return values if mask is None else tuple(itertools.compress(values, mask))
+def _chosen(values: tuple, mask: tuple[bool, ...]) -> tuple:
+    return tuple(itertools.compress(values, mask))
 
 
-def _filled(
-    row: Any, name: str, server: Tensors, mask: tuple[bool, ...] | None
-) -> Tensors:
+def _filled(row: Any, name: str, server: Tensors, mask: tuple[bool, ...]) -> Tensors:
     """Returns the row's values in their places, and the server's in the others."""
     own = iter(row.get(name, ()))
-    mask = (True,) * len(server) if mask is None else mask
     return tuple(
         next(own) if kept else first for kept, first in zip(mask, server, strict=True)
     )

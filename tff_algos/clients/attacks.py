@@ -121,6 +121,13 @@ def attacked_batches(
     return batches.map(tell)
 
 
+def honest_batch(batch: Any) -> Any:
+    """Returns a batch, or its specs, as it is without an attack."""
+    if not isinstance(batch, tuple) or not _is_attacked(batch[-1]):
+        return batch
+    return (*batch[:-1], batch[-1][_LABEL])
+
+
 def reported_loss(loss: tf.Tensor, dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns the loss that a client reports, given its true loss.
 

@@ -4,7 +4,7 @@ A plain learning process takes each client's batches, `B*`. Some client works ne
 fields, each a separate dataset:
 
     examples      B*      the batches of the round, one local step each
-    client_index  int32*  one element: the client's index in [0, N)
+    client_index  int32*  one element: the client's index in [0, N); of none, -1
     num_examples  int64*  one element: n_k, the client's number of examples
     full_pass     B*      batches that contain each of the n_k examples once
     memory        row*    one element: the client's row from earlier rounds
@@ -89,17 +89,19 @@ class ClientDataFields:
         return ClientData(
             batches=data["examples"],
             full_pass=data.get("full_pass", data["examples"]),
-            client_index=_only_element(data.get("client_index")),
+            # Not that of a client, so that it is refused where it is used.
+            client_index=_only_element(data.get("client_index"), -1),
             num_examples=_only_element(data.get("num_examples")),
             row=_only_element(data.get("memory")),
         )
 
 
-def _only_element(dataset: tf.data.Dataset | None) -> Any:
-    """Returns the only element of a dataset; zeros if the dataset is empty."""
+def _only_element(dataset: tf.data.Dataset | None, of_none: int = 0) -> Any:
+    """Returns the only element of a dataset; of an empty one, the number everywhere."""
     if dataset is None:
         return None
-    zeros = tf.nest.map_structure(
-        lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
+    nothing = tf.nest.map_structure(
+        lambda spec: tf.fill(spec.shape, tf.cast(of_none, spec.dtype)),
+        dataset.element_spec,
     )
-    return dataset.reduce(zeros, lambda _, element: element)
+    return dataset.reduce(nothing, lambda _, element: element)

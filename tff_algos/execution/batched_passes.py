@@ -8,6 +8,7 @@ without the others, and a smaller last batch is a separate step.
 
 import collections
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -43,7 +44,7 @@ from tff_algos.execution.vectorization import VectorizedWork
 
 # A state, its gradient, its update and a step's intermediate values.
 _STATE_COPIES = 4
-# Limit on a worker's memory for clients' batches.
+# A worker reads no more clients at once when their batches take this much memory.
 _MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
 _MOST_SHARES = 8
@@ -101,6 +102,10 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
         for spec in specs
         if spec.dtype != tf.variant
     )
+
+
+def _data_bytes(data: Sequence[client_batches.ClientBatches]) -> int:
+    return sum(batches.num_bytes for batches in data)
 
 
 class BatchedPass:
@@ -238,14 +243,51 @@ class BatchedPass:
           tf.errors.OpError: If the work of a client fails.
         """
         functions = self._chunk_functions[number % len(self._chunk_functions)]()
-        data = [] if first is None else [first]
-        data += [self._read(inputs, p) for p in positions[len(data) :]]
+        parts = self._run_parts(inputs, positions, first, functions)
+        return functools.reduce(self._joined, parts)
+
+    def _run_parts(
+        self,
+        inputs: PassInputs,
+        positions: range,
+        first: Sequence[client_batches.ClientBatches] | None,
+        functions: chunk_functions.ChunkFunctions,
+    ) -> Iterator[UnitOutputs]:
+        """Yields outputs once, or more often if later clients have far more data."""
+        start, data, num_bytes = positions.start, [], 0
+        for position in positions:
+            own = self._read(inputs, position) if first is None else first
+            first = None
+            data.append(own)
+            num_bytes += _data_bytes(own)
+            if num_bytes >= _MAX_CHUNK_DATA_BYTES or position == positions[-1]:
+                part = range(start, position + 1)
+                yield self._run_part(inputs, part, data, functions)
+                start, data, num_bytes = position + 1, [], 0
+
+    def _run_part(
+        self,
+        inputs: PassInputs,
+        positions: range,
+        data: Sequence[Sequence[client_batches.ClientBatches]],
+        functions: chunk_functions.ChunkFunctions,
+    ) -> UnitOutputs:
         outputs = self._run_chunk(inputs, positions, data, functions)
         num_values = len(outputs) - len(self._pass.kept)
         kept = [[] for _ in positions]
         if self._pass.kept:
             kept = list(zip(*map(tf.unstack, outputs[num_values:]), strict=True))
         return UnitOutputs(outputs[:num_values], kept)
+
+    def _joined(self, first: UnitOutputs, second: UnitOutputs) -> UnitOutputs:
+        """Returns the outputs of the clients of two parts, in order."""
+        pairs = zip(first.values, second.values, strict=True)
+        values = []
+        for aggregate in self._pass.aggregates:
+            is_sum = vectorization.is_sum(aggregate)
+            for pair in itertools.islice(pairs, aggregate.num_values):
+                values.append(tf.add(*pair) if is_sum else tf.concat(pair, axis=0))
+        return UnitOutputs(values, [*first.kept, *second.kept])
 
     def _chunk_size(
         self,
@@ -254,9 +296,8 @@ class BatchedPass:
         num_clients: int,
     ) -> int:
         """Returns the number of clients per chunk, a function of only the cohort."""
-        data_bytes = sum(batches.num_bytes for batches in first)
         by_states = limits.num_bytes // max(1, _STATE_COPIES * self.client_bytes)
-        by_data = _MAX_CHUNK_DATA_BYTES // max(1, data_bytes)
+        by_data = _MAX_CHUNK_DATA_BYTES // max(1, _data_bytes(first))
         # Sums depend on the chunk boundaries, so these must not depend on the number of
         # threads or devices.
         by_cohort = max(-(-num_clients // _MOST_SHARES), limits.least_share)

@@ -282,7 +282,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedavg_n",
-        not_private="its server sees every client's update",
+        not_private="it has an aggregate of its own",
         title="FedAvg-n",
         summary="mean of normalized model deltas",
         paper=_HU,

@@ -23,7 +23,7 @@ _SUMS: dict[str, Callable[[str], tff.aggregators.UnweightedAggregationFactory]] 
     ),
     "topk": lambda share: aggregators.TopKSumFactory(float(share)),
 }
-FORM = Form(f"({'|'.join(_SUMS)}):.*", f"one of {_CHOICES}")
+FORM = Form("(rotate_)?quantize:[0-9]+|topk:[0-9.eE+-]+", f"one of {_CHOICES}")
 
 
 def build(text: str | None) -> tff.aggregators.UnweightedAggregationFactory | None:

@@ -50,7 +50,7 @@ _WITH_VALUE = {
     "krum": lambda value: aggregators.KrumFactory(int(value)),
 }
 FORM = Form(
-    f"{'|'.join((*_AROUND_MEAN, *_WITHOUT_VALUE))}|({'|'.join(_WITH_VALUE)}):.*",
+    f"{'|'.join((*_AROUND_MEAN, *_WITHOUT_VALUE))}|trimmed_mean:[0-9.eE+-]+|krum:[0-9]+",
     f"one of {_CHOICES}",
 )
 

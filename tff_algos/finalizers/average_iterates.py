@@ -35,8 +35,8 @@ def build_average_iterates_finalizer(
       initial_weights: `( -> ModelWeights)`, the mean before the first round.
 
     Returns:
-      A process whose state is an `AverageState`; result and measurements are those of
-      `inner`.
+      A process whose state is an `AverageState`; result, measurements and
+      hyperparameters are those of `inner`.
     """
     weights_type = initial_weights.type_signature.result
     update_type = inner.next.type_signature.parameter[2]
@@ -92,4 +92,16 @@ def build_average_iterates_finalizer(
             output.measurements,
         )
 
-    return tff.learning.templates.FinalizerProcess(initialize, next_fn)
+    state_type = initialize.type_signature.result.member
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+        return inner.get_hparams(state.inner)
+
+    @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+    def set_hparams(state, hparams):
+        return state._replace(inner=inner.set_hparams(state.inner, hparams))
+
+    return tff.learning.templates.FinalizerProcess(
+        initialize, next_fn, get_hparams_fn=get_hparams, set_hparams_fn=set_hparams
+    )

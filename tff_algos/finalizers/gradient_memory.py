@@ -108,7 +108,8 @@ def build_gradient_memory_finalizer(
       before its correction), `qp_fallbacks` (int32, programs whose solution was not
       accepted, which leaves the momentum uncorrected), `qp_residual` (float32, the
       largest), `qp_iterations` (int32, over all programs), `num_active_rows` (int32,
-      active constraints), `num_memory_rows` (int32, rows with an owner).
+      active constraints), `num_memory_rows` (int32, rows with an owner). Its
+      hyperparameters are those of `server_optimizer`.
     """
     trainable_type = weights_type.trainable
     specs = tff.types.type_to_tf_tensor_specs(trainable_type)
@@ -160,7 +161,18 @@ def build_gradient_memory_finalizer(
         )
         return tff.templates.MeasuredProcessOutput(state, weights, measurements)
 
-    return tff.learning.templates.FinalizerProcess(initialize, next_fn)
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+        return server_optimizer.get_hparams(state.optimizer)
+
+    @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+    def set_hparams(state, hparams):
+        changed = server_optimizer.set_hparams(state.optimizer, hparams)
+        return state._replace(optimizer=changed)
+
+    return tff.learning.templates.FinalizerProcess(
+        initialize, next_fn, get_hparams_fn=get_hparams, set_hparams_fn=set_hparams
+    )
 
 
 def _update_type(specs: Any) -> tff.Type:

@@ -4,7 +4,7 @@ The meta update of FedMeta: Yao et al., 2019, arXiv 1910.08234.
 """
 
 import collections
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -12,9 +12,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works import unrolled_training
-from tff_algos.client_works.local_training import decay_learning_rate
+from tff_algos.client_works.local_training import (
+    check_learning_rate_decay,
+    decay_learning_rate,
+)
 from tff_algos.client_works.passes import Passes
+from tff_algos.clients import attacks
 from tff_algos.finite import all_finite, global_norm
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn
 from tff_algos.optimizers import in_weights_dtype
@@ -56,14 +61,15 @@ class MetaUpdate:
     next: tff.Computation
 
 
+@checked
 def build_meta_update(
     model: ModelOrFn,
     examples: Any,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    meta_steps: int = 1,
-    meta_batch_size: int | None = None,
-    meta_learning_rate_decay: float = 1.0,
+    meta_steps: Annotated[int, hparam(low=1)] = 1,
+    meta_batch_size: Annotated[int | None, hparam(low=1)] = None,
+    meta_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
 ) -> MetaUpdate:
     """Builds the steps that a server takes on its own examples in every round.
 
@@ -86,9 +92,14 @@ def build_meta_update(
       The two computations.
 
     Raises:
+      HyperparameterError: If a number is out of range, or if the learning rate of
+        `optimizer` cannot decay.
       ValueError: If there are no examples, more than 512 MB of them, arrays of
         different lengths, or arrays that the model does not take.
     """
+    check_learning_rate_decay(
+        meta_learning_rate_decay, optimizer, "meta_learning_rate_decay"
+    )
     examples = _checked(examples, model)
     trainable_type = local_model.weights_type(model).trainable
     specs = tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(trainable_type)))
@@ -108,7 +119,10 @@ def build_meta_update(
             passes = _as_passes(examples, meta_batch_size or _CHUNK)
             weights = local_model.flatten(model_weights)
             optimizer_state = decay_learning_rate(
-                optimizer, state.optimizer, meta_learning_rate_decay, state.round_num
+                optimizer,
+                state.optimizer,
+                meta_learning_rate_decay,
+                state.round_num,
             )
             trainable = weights.trainable
             for step in range(meta_steps):
@@ -178,7 +192,8 @@ def _checked(examples: Any, model: ModelOrFn) -> Any:
 
 def _as_inputs(arrays: list[np.ndarray], model: ModelOrFn) -> list[np.ndarray]:
     batch_type = local_model.data_type(model).element
-    specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(batch_type))
+    batch = attacks.honest_batch(tff.types.type_to_tf_tensor_specs(batch_type))
+    specs = tf.nest.flatten(batch)
     dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
     fits = [
         # Bytes would be pixels that are not scaled.

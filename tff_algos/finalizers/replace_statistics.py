@@ -26,7 +26,7 @@ def build_statistics_finalizer(
 
     Returns:
       A process whose update is `<update=inner's, statistics=statistics_type>`. Its
-      state and measurements are inner's.
+      state, measurements and hyperparameters are inner's.
     """
     state_type, weights_type, update_type = inner.next.type_signature.parameter
     update_type = tff.to_type(
@@ -66,4 +66,9 @@ def build_statistics_finalizer(
             output.state, weights, output.measurements
         )
 
-    return tff.learning.templates.FinalizerProcess(inner.initialize, next_fn)
+    return tff.learning.templates.FinalizerProcess(
+        inner.initialize,
+        next_fn,
+        get_hparams_fn=inner.get_hparams,
+        set_hparams_fn=inner.set_hparams,
+    )

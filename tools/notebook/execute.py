@@ -1,7 +1,7 @@
 """Executes notebooks and stores what their cells print and draw: `make notebooks`.
 
 Runs in an environment of its own (requirements.txt here); the kernel finds the project's
-packages by PYTHONPATH. Stored outputs are plain text and images: no logs, no times.
+packages by PYTHONPATH. Stored outputs are plain text and images, without logs.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ _SHOWN = ("text/plain", "text/markdown", "image/png")
 
 
 def _kept(outputs: list) -> list:
-    """Returns the outputs without logs and without what depends on the machine."""
+    """Returns the outputs without logs, each in its richest form."""
     kept = []
     for output in outputs:
         if output.output_type == "stream" and output.name == "stderr":

@@ -212,9 +212,16 @@ def test_an_empty_cohort_gives_the_zeros(two_workers):
 def test_explain_tells_workers_and_bytes(two_workers, capsys):
     learning = process("linear", "sgd")
     with tff.framework.get_context_stack().install(two_workers):
+        before = execution.total_traffic()
         state = learning.initialize()
         cohort = [points(4, k).batch(2) for k in range(6)]
         execution.explain(learning.next, state, cohort)
+        since = execution.total_traffic() - before
+        last = two_workers.traffic
+        assert since.sent_bytes == last.sent_bytes > 0
+        assert since.reply_bytes == last.reply_bytes > 0
+    with execution.in_process_context():
+        assert execution.total_traffic() is None
     assert "on 2 workers, 1 calls: sent " in capsys.readouterr().out
     # 3 x 2 weights and 3 biases, 6 clients of 4 examples (x, y), rows and row splits.
     sent = two_workers.traffic
