@@ -13,6 +13,8 @@ from tff_algos import messages
 _MAX_PIXEL = np.float32(255.0)
 # How far a mean may be rounded, in deviations.
 _MEAN_TOLERANCE = 1e-4
+# Features are converted to float64 in parts of this size.
+_MOMENT_BYTES = 1 << 24
 _IMAGE_CHANNELS = (1, 3, 4)
 _MOST_CHANNELS = 16
 
@@ -279,6 +281,17 @@ def _distinct_words(values: np.ndarray, what: str, name: str) -> np.ndarray:
     return words
 
 
+def _moments(
+    features: np.ndarray, axes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and deviation, float64, without a float64 copy of all features."""
+    parts = np.array_split(features, -(-features.nbytes // _MOMENT_BYTES) or 1)
+    count = features.size // max(1, features.shape[-1])
+    mean = sum(part.sum(axis=axes, dtype=np.float64) for part in parts) / count
+    squares = sum(np.square(part - mean).sum(axis=axes) for part in parts)
+    return mean, np.sqrt(squares / count)
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Scaling:
     """Maps stored features to a model's input, float32.
@@ -304,8 +317,7 @@ class Scaling:
             scale = _MAX_PIXEL if features.dtype == np.uint8 else np.float32(1.0)
             return cls(mean=np.float32(0.0), deviation=scale)
         axes = tuple(range(features.ndim - 1)) if features.ndim == 4 else (0,)
-        mean = features.mean(axis=axes, dtype=np.float64)
-        deviation = features.std(axis=axes, dtype=np.float64)
+        mean, deviation = _moments(features, axes)
         # Of a constant such as 0.1, the mean is rounded and the deviation above 0.
         lowest = features.min(axis=axes)
         is_constant = lowest == features.max(axis=axes)

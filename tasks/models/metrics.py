@@ -48,7 +48,7 @@ class Classification:
         Returns:
           The mean; 0 if no target counts.
         """
-        weights = self._target_weights(label, sample_weight)
+        weights = self.target_weights(label, sample_weight)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
         return tf.math.divide_no_nan(
             tf.reduce_sum(losses * weights), tf.reduce_sum(weights)
@@ -65,10 +65,10 @@ class Classification:
         """
         return initialize_metrics, self._update_metrics, finalize_metrics
 
-    def _target_weights(
-        self, label: tf.Tensor, sample_weight: tf.Tensor | None
+    def target_weights(
+        self, label: tf.Tensor, sample_weight: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Returns float32 weights of the targets, of the shape of `label`."""
+        """Returns float32 weights of the targets in the loss, of the shape of `label`."""
         if self.padding_id is None:
             weights = tf.ones_like(label, tf.float32)
         else:
@@ -94,7 +94,7 @@ class Classification:
           batch_output: `predictions` are the logits, `loss` is the batch's loss.
           sample_weight: The weights used for the loss, `[n]`.
         """
-        weights = self._target_weights(labels, sample_weight)
+        weights = self.target_weights(labels, sample_weight)
         weight = tf.reduce_sum(weights)
         for unscored in self.unscored_ids:
             weights *= tf.cast(tf.not_equal(labels, unscored), tf.float32)

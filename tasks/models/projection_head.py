@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.models.blocks import RELU, dense
+from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.block_model import EVALUATION, BlockModel, chain
 
@@ -26,7 +27,8 @@ def with_projection_head(model: BlockModel, seed: int) -> BlockModel:
       HyperparameterError: If the features are not vectors.
     """
     size = _features_size(model)
-    rng = np.random.default_rng(seed)
+    # Another seed than the model's, which would draw the same numbers.
+    rng = np.random.default_rng(derive_seed(seed, "projection head"))
     head = chain(dense(rng, size, size), RELU, dense(rng, size, size))
     return model.with_block(model.num_blocks - 1, head)
 

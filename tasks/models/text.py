@@ -192,6 +192,7 @@ def _build_model(
         loss_fn=classification.loss,
         metrics_fns=classification.metrics_fns(),
         input_spec=(spec, spec),
+        target_weights_fn=classification.target_weights,
     )
 
 

@@ -107,7 +107,7 @@ def test_with_nobody_left_there_is_no_number_and_the_scale_stays():
     np.testing.assert_allclose(again.result, formula(*good, 1.0, 1.0), rtol=1e-12)
 
 
-def test_the_sum_of_gradients_may_exceed_half_precision():
+def test_the_denominator_may_exceed_half_precision():
     process = QFairFactory(1.0, 100.0).create(tff.TensorType(np.float16, [2]), LOSS)
     deltas = [np.array([1, 0], np.float16)] * 10
     output = process.next(process.initialize(), deltas, [np.float32(1.0)] * 10)

@@ -39,6 +39,16 @@ def afl(returned_model="average", afl_loss="examples"):
     )
 
 
+def test_the_servers_rate_can_be_read_and_set():
+    process = afl()
+    state = process.initialize()
+    hparams = process.get_hparams(state)
+    assert hparams["finalizer"]["learning_rate"] == np.float32(SERVER_RATE)
+    hparams["finalizer"]["learning_rate"] = np.float32(0.0)
+    state = process.set_hparams(state, hparams)
+    assert process.get_hparams(state)["finalizer"]["learning_rate"] == 0.0
+
+
 def on_simplex(point, total):
     """The nearest point that is nowhere negative and has this sum."""
     descending = np.sort(point)[::-1]

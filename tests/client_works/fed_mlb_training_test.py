@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.testing import block_problems, problems
+from tests.testing import block_problems, padded_text, problems
+from tff_algos import client_works
 from tff_algos.client_works import BranchLosses
-from tff_algos.client_works.fed_mlb_training import divergence, hybrid_outputs
+from tff_algos.client_works.fed_mlb_training import divergences, hybrid_outputs
 from tff_algos.models import local_model
 from tff_algos.models.block_model import Block, BlockModel, layer
 from tff_algos.models.local_model import Forward, Weights
@@ -27,8 +28,8 @@ def kl(logits, others, distillation_temperature):
 def test_the_divergence_is_of_the_local_distribution_from_the_hybrid_one(
     distillation_temperature,
 ):
-    found = divergence(
-        tf.constant(LOGITS), tf.constant(OTHERS), distillation_temperature
+    found = tf.reduce_mean(
+        divergences(tf.constant(LOGITS), tf.constant(OTHERS), distillation_temperature)
     )
     assert found.numpy() == pytest.approx(
         kl(LOGITS, OTHERS, distillation_temperature), rel=1e-12
@@ -41,7 +42,7 @@ def test_the_divergence_is_of_the_local_distribution_from_the_hybrid_one(
 def test_the_divergence_moves_both_distributions():
     hybrid, local = tf.Variable(LOGITS), tf.Variable(OTHERS)
     with tf.GradientTape() as tape:
-        found = divergence(hybrid, local, 1.0)
+        found = divergences(hybrid, local, 1.0)
     gradients = tape.gradient(found, [hybrid, local])
     assert all(np.max(np.abs(g)) > 1e-3 for g in gradients)
 
@@ -50,7 +51,7 @@ def test_equal_distributions_have_no_divergence_and_no_gradient():
     # Logits that differ by a constant.
     hybrid, local = tf.Variable(LOGITS + 3), tf.Variable(LOGITS)
     with tf.GradientTape() as tape:
-        found = divergence(hybrid, local, 2.0)
+        found = divergences(hybrid, local, 2.0)
     np.testing.assert_allclose(found, 0, atol=1e-12)
     for gradient in tape.gradient(found, [hybrid, local]):
         np.testing.assert_allclose(gradient, np.zeros([6, 3]), atol=1e-12)
@@ -75,6 +76,14 @@ def weights_of(vector):
         parts.append(tf.constant(vector[start : start + like.size].reshape(like.shape)))
         start += like.size
     return Weights(tuple(parts), ())
+
+
+def test_what_follows_the_end_of_a_text_does_not_count():
+    updates = padded_text.updates(
+        client_works.build_multi_level_training_client_work,
+        losses=BranchLosses(distillation_weight=5.0),
+    )
+    padded_text.assert_same_but_trained(*updates)
 
 
 def test_hybrid_outputs_are_the_servers_later_blocks_on_local_features():

@@ -85,7 +85,7 @@ def test_a_decay_out_of_range_is_named(decay):
 
 def test_the_rate_of_a_schedule_does_not_decay_as_well():
     optimizer = tff.learning.optimizers.schedule_learning_rate(
-        tff.learning.optimizers.build_sgdm(0.1), lambda step: 0.1
+        tff.learning.optimizers.build_sgdm(0.1), lambda step: 0.1 if step < 5 else 0.01
     )
     local_training.build_local_update(optimizer)
     with pytest.raises(

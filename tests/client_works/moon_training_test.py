@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_algos.client_works.moon_training import contrastive_loss
+from tests.testing import padded_text
+from tff_algos import client_works
+from tff_algos.client_works.moon_training import contrastive_losses
 
 RNG = np.random.default_rng(0)
 FEATURES, SERVER, PREVIOUS = RNG.normal(size=[3, 6, 4])
@@ -29,7 +31,9 @@ def loss_and_gradient(
     )
     with tf.GradientTape() as tape:
         tape.watch(features)
-        loss = contrastive_loss(features, server, previous, contrastive_temperature)
+        loss = tf.reduce_mean(
+            contrastive_losses(features, server, previous, contrastive_temperature)
+        )
     return loss.numpy(), tape.gradient(loss, features).numpy()
 
 
@@ -64,6 +68,15 @@ def test_a_step_against_it_goes_to_the_server_and_away_from_the_past():
     after = FEATURES - 1e-3 * gradient
     assert np.mean(cosines(after, SERVER)) > np.mean(cosines(FEATURES, SERVER))
     assert np.mean(cosines(after, PREVIOUS)) < np.mean(cosines(FEATURES, PREVIOUS))
+
+
+def test_what_follows_the_end_of_a_text_does_not_count():
+    updates = padded_text.updates(
+        client_works.build_contrastive_training_client_work,
+        contrastive_strength=5.0,
+        contrastive_temperature=0.5,
+    )
+    padded_text.assert_same_but_trained(*updates)
 
 
 def test_the_length_of_features_does_not_matter():

@@ -53,7 +53,7 @@ def test_data_sets_of_one_element_are_read_as_that():
     assert read.full_pass is data["examples"]
 
 
-def test_no_index_is_that_of_no_client():
+def test_an_empty_index_is_that_of_no_client():
     data = collections.OrderedDict(
         examples=CLIENT.batches(2),
         client_index=tf.data.Dataset.from_tensors(np.int32(3)).take(0),

@@ -57,8 +57,9 @@ def test_fewer_clients_run_at_once_where_later_ones_have_far_more_data(monkeypat
         counts.append([len(each.batches) for (each,) in data])
         return run(self, inputs, positions, data, functions)
 
-    # An example takes 12 bytes: the first client's data fit 12 times.
-    monkeypatch.setattr(batched_passes, "_MAX_CHUNK_DATA_BYTES", 12 * 12)
+    # An example takes 12 bytes: the first client's data fit 8 times, and are twice that
+    # with the third client's.
+    monkeypatch.setattr(batched_passes, "_MAX_CHUNK_DATA_BYTES", 8 * 12)
     monkeypatch.setattr(batched_passes.BatchedPass, "_run_part", counted)
     parts = rounds(learning, [cohort], batch_clients=True)
     assert counts == [[1, 3, 5], [5, 1]]

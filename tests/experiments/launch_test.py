@@ -321,6 +321,29 @@ def test_fine_tuning_has_the_momentum_of_local_steps(options, momentum, tmp_path
     assert weights[0].numpy() == 4.0 - 0.5 - 0.5 * (1 + momentum)
 
 
+@pytest.mark.parametrize(
+    ("algo", "chosen", "rate"),
+    [
+        ("fedsgd", {}, 0.01),
+        ("fedsgd", {"personalization_learning_rate": 0.5}, 0.5),
+        ("fedavg", {}, 0.01),
+        ("fedavg", {"client_learning_rate": 0.25}, 0.25),
+    ],
+)
+def test_fine_tuning_has_the_rate_of_local_steps_or_of_the_task(
+    algo, chosen, rate, tmp_path
+):
+    spec = launch.build_spec(
+        catalog.get(algo),
+        tasks.get("adult"),
+        chosen,
+        Launch(data="generated", output_dir=tmp_path),
+    )
+    optimizer = spec.personalization_optimizer
+    state = optimizer.initialize((tf.TensorSpec([1], tf.float32),))
+    assert float(optimizer.get_hparams(state)["learning_rate"]) == np.float32(rate)
+
+
 def test_momentum_of_fine_tuning_needs_sgd():
     with pytest.raises(HyperparameterError, match="personalization_momentum=0.5"):
         experiments.run(

@@ -43,6 +43,11 @@ def test_a_query_of_all_examples_needs_those_that_the_steps_leave_out():
     assert not maml_batches.needs_full_pass(_settings(query="next_batch"))
 
 
+def test_the_next_batch_is_as_large_as_those_of_the_steps():
+    with pytest.raises(HyperparameterError, match="straddling for --query=next_batch"):
+        _settings(query="next_batch", step_batching="per_pass")
+
+
 def test_none_of_the_batches_that_straddle_passes_can_be_held_out():
     settings = {**_settings(), "query": "held_out", "step_batching": "straddling"}
     with pytest.raises(HyperparameterError, match="per_pass for --query=held_out"):

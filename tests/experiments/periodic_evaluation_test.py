@@ -3,6 +3,7 @@
 import csv
 import shutil
 
+import attrs
 import numpy as np
 import pytest
 
@@ -12,7 +13,15 @@ from tff_algos.experiments import cohorts, report
 from tff_algos.experiments.periodic_evaluation import is_due
 from tff_algos.hyperparameters import HyperparameterError
 
-TASK = tiny_task.make()
+
+def _with_test_set(task):
+    """The task with an undivided test set: that of the clients held out."""
+    parts = [task.examples(client_id, "test") for client_id in task.eval_client_ids]
+    test_set = tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return attrs.evolve(task, test_examples=test_set)
+
+
+TASK = _with_test_set(tiny_task.make())
 SETTINGS = {"clients_per_round": 3, "personalization_epochs": 2, "eval_clients": 0}
 
 

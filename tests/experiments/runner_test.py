@@ -10,6 +10,7 @@ import threading
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
@@ -221,6 +222,9 @@ def test_a_signal_saves_and_the_same_run_goes_on(
     assert result.rounds_done == 3  # The round that ran was finished, and saved.
     assert signal.getsignal(number) is before
     assert not (tmp_path / "summary.json").exists()
+    saved = tf.saved_model.load(tmp_path / "model" / "saved_model")
+    for found, own in zip(saved.trainable, result.weights.trainable, strict=True):
+        np.testing.assert_array_equal(found, own)
     result = runner.run(make_spec(stages, tmp_path))
     assert result.rounds_done == 9
     assert numbers(tmp_path) == numbers(uninterrupted[0])

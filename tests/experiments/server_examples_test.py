@@ -6,6 +6,7 @@ import pytest
 
 import tff_algos
 from tests.testing import tiny_task
+from tff_algos.clients.batching import derive_seed
 from tff_algos.experiments import server_examples
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -42,6 +43,18 @@ def test_the_draw_depends_on_seed_and_purpose_alone():
     assert rows(server_examples.draw(TASK, 0.25, "shared")) != drawn
     other = attrs.evolve(TASK, seed=1)
     assert rows(server_examples.draw(other, 0.25, "meta")) != drawn
+
+
+def test_examples_of_one_client_at_a_time_are_those_of_all_in_one_array():
+    rng = np.random.default_rng(derive_seed(TASK.seed, "server examples", "meta"))
+    rng.choice(len(TASK.train_client_ids), len(TASK.train_client_ids), replace=False)
+    parts = [TASK.examples(each, "train") for each in TASK.train_client_ids]
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    taken = rng.choice(len(x), round(len(x) / 4), replace=False)
+    found = server_examples.draw(TASK, 0.25, "meta")
+    np.testing.assert_array_equal(found[0], x[taken])
+    np.testing.assert_array_equal(found[1], y[taken])
+    assert found[1].dtype == y.dtype
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])

@@ -72,6 +72,13 @@ def test_damped_momentum_is_undamped_momentum_of_a_smaller_rate():
     assert not np.array_equal(damped[0], weights(client_learning_rate=0.4)[0])
 
 
+def test_reptiles_clients_tell_by_how_many_examples_statistics_are_weighted():
+    task = tiny_task.make()
+    assert not _reptile(task).client_data_fields
+    with_statistics = attrs.evolve(task, model=build_tiny_nn((2,), 3, seed=0))
+    assert "num_examples" in _reptile(with_statistics).client_data_fields
+
+
 def _reptile(task, **chosen):
     recipe = catalog.get("personalized_fedavg")
     settings = recipe.resolve("tiny", {}, {"finetune_steps": 2, **chosen})

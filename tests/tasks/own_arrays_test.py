@@ -124,6 +124,17 @@ def test_features_get_mean_0_and_deviation_1_and_constants_become_0():
     np.testing.assert_allclose(scaling(x), [[-1.0, 0.0], [1.0, 0.0]])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("axes", [(0,), (0, 1, 2)])
+def test_mean_and_deviation_are_numpys_in_parts(axes, dtype, monkeypatch):
+    monkeypatch.setattr(own_arrays, "_MOMENT_BYTES", 100)
+    shape = (13, 3) if axes == (0,) else (13, 4, 4, 3)
+    features = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+    mean, deviation = own_arrays._moments(features, axes)
+    np.testing.assert_allclose(mean, features.mean(axes, np.float64), rtol=1e-12)
+    np.testing.assert_allclose(deviation, features.std(axes, np.float64), rtol=1e-12)
+
+
 @pytest.mark.parametrize("count", [48, 100, 1000])
 def test_constants_whose_mean_is_rounded_become_0(count):
     features = own_arrays.checked_features(np.full((count, 1), 0.1), "d")

@@ -18,7 +18,7 @@ from tff_algos.hyperparameters import checked, hparam
 
 # A smaller factor is folded into the rows, before rows divided by it overflow: as
 # float32, and as float16.
-_LEAST_FACTOR, _LEAST_HALF_FACTOR = 1e-15, 1e-3
+_LEAST_FACTOR, _LEAST_HALF_FACTOR = 1e-15, 0.1
 # Numbers of a table that are converted at a time.
 _MOST_CAST = 1 << 23
 

@@ -51,8 +51,8 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
     weighted mean of the updates or directions. Directions do not depend on the length
     of a client's update.
 
-    Clients with weight zero or an update that is not finite are excluded, and lambda_0
-    sums to one over the others. If no client is left, the result is NaN, like
+    Clients with weight zero or an update that is not finite, or so long that the square
+    of its norm is not in float64, are excluded, and lambda_0 sums to one over the others. If no client is left, the result is NaN, like
     `tff.aggregators.MeanFactory`'s, which learning processes reject.
 
     Inner products of float32 updates have an error of about 1e-8 of the updates' norms;
@@ -124,8 +124,8 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
 
         It has no state. Its measurements are scalars at the server:
 
-          num_non_finite_clients: int32, clients excluded because their update was not
-            finite.
+          num_non_finite_clients: int32, clients excluded because their update or the
+            square of its norm was not finite.
           num_zero_updates: int32, clients whose update was numerically zero.
           qp_fallbacks: int32, 1 if the solver's solution was not accepted and lambda_0
             was used instead, else 0.

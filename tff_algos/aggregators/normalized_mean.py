@@ -53,8 +53,8 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns the process for updates and weights of the given types.
 
         Its state is the inner process's. Its measurements are
-        `num_non_finite_clients` and `num_zero_updates` (int32), and the inner
-        process's, under `inner`.
+        `num_non_finite_clients` (int32, whose update or its norm is not finite) and
+        `num_zero_updates` (int32), and the inner process's, under `inner`.
 
         Raises:
           TypeError: If `value_type` has tensors that are not floating point.
@@ -79,7 +79,7 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
             return value, weight, *counts
 
         @tff.tensorflow.computation(np.int32, np.int32)
-        def both(first, second):
+        def add(first, second):
             return first + second
 
         @tff.federated_computation(
@@ -96,7 +96,7 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
             measurements = tff.federated_zip(
                 collections.OrderedDict(
                     num_non_finite_clients=tff.federated_map(
-                        both, tff.federated_sum((excluded, too_long))
+                        add, tff.federated_sum((excluded, too_long))
                     ),
                     num_zero_updates=tff.federated_sum(zero),
                     inner=output.measurements,

@@ -57,6 +57,7 @@ def build_personalized_fed_avg(
     server_learning_rate: Annotated[float, hparam(low=0, symbol="alpha")] = 1.0,
     server_momentum: ServerMomentum = 0.9,
     finetune_server_optimizer_fn: Optimizer | None = None,
+    with_num_examples: bool = False,
 ) -> PersonalizedFedAvg:
     """Builds the two stages of Personalized FedAvg.
 
@@ -68,6 +69,7 @@ def build_personalized_fed_avg(
       server_momentum: Server momentum of FedAvg(E).
       finetune_server_optimizer_fn: Reptile(K)'s server optimizer; Adam with learning
         rate 0.001 by default.
+      with_num_examples: As in `build_reptile`, of `finetune`.
 
     Returns:
       The two processes: give `pretrain` E epochs of every client's batches, `finetune`
@@ -85,6 +87,9 @@ def build_personalized_fed_avg(
             server_momentum=server_momentum,
         ),
         finetune=build_reptile(
-            model_fn, client_optimizer, finetune_server_optimizer_fn
+            model_fn,
+            client_optimizer,
+            finetune_server_optimizer_fn,
+            with_num_examples=with_num_examples,
         ),
     )

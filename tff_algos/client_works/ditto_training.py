@@ -47,7 +47,8 @@ def build_ditto_client_work(
       `remembered_weights`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
     decay = {"client_learning_rate_decay": client_learning_rate_decay}
     local_update = local_training.build_local_update(optimizer, **decay)

@@ -63,7 +63,8 @@ def build_dynamic_regularization_client_work(
       empty. Clients are weighted uniformly.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

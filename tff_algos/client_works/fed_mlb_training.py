@@ -24,7 +24,8 @@ class BranchLosses:
       local_loss_weight: Weight of the local model's loss, >= 0.
       hybrid_loss_weight: Weight of the mean loss of the hybrid models, >= 0.
       distillation_weight: Weight of the mean divergence of the local model's
-        distribution from the hybrid models', >= 0.
+        distribution from the hybrid models', >= 0; of sequences, over the positions
+        that count in the loss.
       distillation_temperature: T, > 0, of both distributions.
     """
 
@@ -47,8 +48,9 @@ class BranchLosses:
             (self.hybrid_loss_weight, lambda output: model.loss(output, forward.batch)),
             (
                 self.distillation_weight,
-                lambda output: divergence(
-                    output, forward.output, self.distillation_temperature
+                lambda output: model.mean_over_targets(
+                    divergences(output, forward.output, self.distillation_temperature),
+                    forward.batch,
                 ),
             ),
         ):
@@ -72,10 +74,10 @@ def hybrid_outputs(
     ]
 
 
-def divergence(
+def divergences(
     hybrid: tf.Tensor, local: tf.Tensor, distillation_temperature: float
 ) -> tf.Tensor:
-    """Returns the mean KL(softmax(hybrid / T) || softmax(local / T)), [].
+    """Returns KL(softmax(hybrid / T) || softmax(local / T)), [...].
 
     Args:
       hybrid: Logits [..., classes].
@@ -84,7 +86,7 @@ def divergence(
     """
     target = tf.nn.log_softmax(hybrid / distillation_temperature)
     log_ratio = target - tf.nn.log_softmax(local / distillation_temperature)
-    return tf.reduce_mean(tf.reduce_sum(tf.exp(target) * log_ratio, axis=-1))
+    return tf.reduce_sum(tf.exp(target) * log_ratio, axis=-1)
 
 
 def build_multi_level_training_client_work(

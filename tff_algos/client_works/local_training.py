@@ -149,7 +149,8 @@ def check_learning_rate_decay(
         raise HyperparameterError(name, decay, f"a number {_DECAYS}")
     if decay == 1.0:
         return
-    with tf.Graph().as_default():
+    # Not in a graph, where a schedule that branches needs AutoGraph.
+    with tf.init_scope():
         hparams = optimizer.get_hparams(
             optimizer.initialize([tf.TensorSpec([], tf.float32)])
         )
@@ -351,7 +352,8 @@ def build_local_update(
       of it, and the weights and metrics at the end.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
     train_from = build_train(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
@@ -418,7 +420,8 @@ def build_local_training_client_work(
       `client_report.UpdateWithStatistics`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
 
     local_update = build_local_update(

@@ -85,7 +85,8 @@ def build_mime_lite_client_work(
       `<MimeLiteState, S>@SERVER` with the state S of the full gradients' aggregator.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
+        optimizer has no learning rate that could decay.
     """
     check_learning_rate_decay(client_learning_rate_decay, base_optimizer)
     base_optimizer = in_weights_dtype(base_optimizer)

@@ -21,13 +21,13 @@ from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
 _SMALLEST_PRODUCT = 1e-8
 
 
-def contrastive_loss(
+def contrastive_losses(
     features: tf.Tensor,
     server: tf.Tensor,
     previous: tf.Tensor,
     contrastive_temperature: float,
 ) -> tf.Tensor:
-    """Returns the mean model-contrastive loss, [].
+    """Returns the model-contrastive losses, [...].
 
     The loss is -log(exp(s/tau) / (exp(s/tau) + exp(p/tau))), where s and p are the
     cosines of the features with the server's and with the previous model's.
@@ -44,7 +44,7 @@ def contrastive_loss(
             tf.cast(each, tf.float32) for each in (features, server, previous)
         )
     difference = _cosine(features, previous) - _cosine(features, server)
-    return tf.reduce_mean(tf.nn.softplus(difference / contrastive_temperature))
+    return tf.nn.softplus(difference / contrastive_temperature)
 
 
 def _cosine(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
@@ -69,8 +69,11 @@ def _step_gradients(
                 tf.stop_gradient(_features(model, weights, forward))
                 for weights in (server, previous)
             ]
-            contrast = contrastive_loss(
-                forward.blocks.features, *others, contrastive_temperature
+            contrast = model.mean_over_targets(
+                contrastive_losses(
+                    forward.blocks.features, *others, contrastive_temperature
+                ),
+                forward.batch,
             )
             return forward.loss + tf.cast(strength * contrast, forward.loss.dtype)
 
@@ -104,8 +107,8 @@ def build_contrastive_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds MOON's client work.
 
-    A client minimizes its loss + mu * `contrastive_loss`, and remembers its final
-    weights. In its first round the previous model is the server's, so the contrastive
+    A client minimizes its loss + mu * the mean of `contrastive_losses`, of sequences
+    over the positions that count in the loss, and remembers its final weights. In its first round the previous model is the server's, so the contrastive
     loss is log 2 and its gradient is zero.
 
     Args:

@@ -87,8 +87,8 @@ def build_partly_personal_client_work(
       `remembered_weights`. Where all statistics are personal, updates have none.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range, or no phase
-        has passes.
+      HyperparameterError: If `client_learning_rate_decay` is out of range, the optimizer
+        has no learning rate that could decay, or no phase has passes.
     """
     taken = [phase for phase in phases if phase.passes]
     if not taken:

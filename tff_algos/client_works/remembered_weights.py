@@ -12,7 +12,11 @@ from tff_algos.models.local_model import ModelOrFn, Tensors, Weights
 
 
 def everything(model: ModelOrFn) -> WeightMask:
-    """Returns the weights that training changes: all but frozen ones."""
+    """Returns the weights that training changes.
+
+    These are the trainable ones and those that `local_model.statistics_of` names;
+    frozen weights and integers are the server's.
+    """
     return WeightMask(
         (True,) * len(local_model.trainable_specs(model)),
         local_model.statistics_of(model),

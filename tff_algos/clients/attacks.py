@@ -81,7 +81,11 @@ def attacked_model(
         "input_spec": (x_spec, _label(y_spec, *[per_example] * 3)),
     }
     if isinstance(model, BlockModel):
-        return model.with_loss(**changed)
+
+        def target_weights(label):
+            return model.target_weights(label[_LABEL] if _is_attacked(label) else label)
+
+        return model.with_loss(**changed, target_weights_fn=target_weights)
     return tff.learning.models.FunctionalModel(
         initial_weights=model.initial_weights,
         predict_on_batch_fn=model.predict_on_batch,

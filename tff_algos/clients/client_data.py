@@ -4,7 +4,7 @@ A plain learning process takes each client's batches, `B*`. Some client works ne
 fields, each a separate dataset:
 
     examples      B*      the batches of the round, one local step each
-    client_index  int32*  one element: the client's index in [0, N); of none, -1
+    client_index  int32*  one element: the client's index in [0, N)
     num_examples  int64*  one element: n_k, the client's number of examples
     full_pass     B*      batches that contain each of the n_k examples once
     memory        row*    one element: the client's row from earlier rounds
@@ -32,7 +32,8 @@ class ClientData:
     Attributes:
       batches: The batches of the round.
       full_pass: Batches of a pass over its examples; `batches` if not given.
-      client_index: The client's index, int32 []; None if not given.
+      client_index: The client's index, int32 []; -1 if its dataset is empty; None if
+        not given.
       num_examples: n_k, int64 []; None if not given.
       row: The client's memory; None if it has none.
     """

@@ -44,7 +44,8 @@ from tff_algos.execution.vectorization import VectorizedWork
 
 # A state, its gradient, its update and a step's intermediate values.
 _STATE_COPIES = 4
-# A worker reads no more clients at once when their batches take this much memory.
+# Memory of a chunk's batches, if all clients have as many as the first. With twice as
+# much, a worker runs the clients that it has read before it reads others.
 _MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
 _MOST_SHARES = 8
@@ -253,14 +254,18 @@ class BatchedPass:
         first: Sequence[client_batches.ClientBatches] | None,
         functions: chunk_functions.ChunkFunctions,
     ) -> Iterator[UnitOutputs]:
-        """Yields outputs once, or more often if later clients have far more data."""
+        """Yields outputs once, or more often if later clients have far more data.
+
+        Twice the expected data, because a few more would make a small part of its own.
+        """
         start, data, num_bytes = positions.start, [], 0
         for position in positions:
             own = self._read(inputs, position) if first is None else first
             first = None
             data.append(own)
             num_bytes += _data_bytes(own)
-            if num_bytes >= _MAX_CHUNK_DATA_BYTES or position == positions[-1]:
+            is_full = num_bytes >= 2 * _MAX_CHUNK_DATA_BYTES
+            if is_full or position == positions[-1]:
                 part = range(start, position + 1)
                 yield self._run_part(inputs, part, data, functions)
                 start, data, num_bytes = position + 1, [], 0

@@ -282,7 +282,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedavg_n",
-        not_private="it has an aggregate of its own",
+        not_private="its clients normalize their updates instead of clipping them",
         title="FedAvg-n",
         summary="mean of normalized model deltas",
         paper=_HU,

@@ -42,8 +42,8 @@ def build_client_evaluation(
     Returns:
       A computation `(<ModelWeights@SERVER, {B*}@CLIENTS> -> <pooled=metrics,
       by_client=metrics>@SERVER)`: the model's metrics over all examples, and each
-      client's metrics plus `mean_loss` (float64, the mean of the examples' losses), one
-      row per client in order.
+      client's metrics plus `mean_loss` (float64, the mean of its batches' losses,
+      weighted by their numbers of examples), one row per client in order.
     """
     data_type = local_model.data_type(model)
     weights_type = local_model.weights_type(model)
@@ -103,12 +103,12 @@ def _client_datasets(
 
 
 def build_evaluate_fn(
-    task: Task, client_ids: Sequence[str]
+    task: Task, client_ids: Sequence[str], *, undivided: bool = True
 ) -> Callable[[Any], dict[str, Any]]:
     """Builds `weights -> metrics` on the task's and the clients' test sets.
 
-    The model's metrics are those on the undivided test set or, if the task has none, on
-    the clients' pooled test examples. Over clients with test examples, there are also
+    The model's metrics are those on the undivided test set or, if the task has none or
+    `undivided` is False, on the clients' pooled test examples. Over clients with test examples, there are also
     the unweighted `client_accuracy_mean` and `client_accuracy_std` (ddof 0), and the
     means of the lowest and the highest tenth, `client_accuracy_worst_decile` and
     `client_accuracy_best_decile`.
@@ -116,7 +116,7 @@ def build_evaluate_fn(
     evaluate_clients = build_client_evaluation(task.model)
     datasets = _client_datasets(task, client_ids, "test")
     test_set = None
-    if task.test_examples is not None:
+    if undivided and task.test_examples is not None:
         test_set = [batch_examples(task.test_examples, _EVAL_BATCHES, 0)]
 
     def evaluate(weights):

@@ -241,7 +241,8 @@ def build_spec(
     malicious_clients.check_used(
         options.attack, options.malicious_clients, options.malicious_every_round
     )
-    personalization_optimizer = _personalization_optimizer(options, resolved)
+    rates = {**({} if isinstance(task, Task) else task.settings), **resolved}
+    personalization_optimizer = _personalization_optimizer(options, rates)
     initial_model = _initial_model(options, launch)
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
@@ -372,7 +373,12 @@ def _naming_initial_model(folder: str) -> Iterator[None]:
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):
-    """Builds fine-tuning's optimizer: the training clients' unless options say."""
+    """Builds fine-tuning's optimizer: the training clients' unless options say.
+
+    Args:
+      options: The run's options.
+      settings: The algorithm's settings, and the task's for what it does not have.
+    """
     name = options.personalization_optimizer
     rate = options.personalization_learning_rate
     momentum = options.personalization_momentum

@@ -28,7 +28,7 @@ _KINDS = (
     "bias:VALUE (added to reported losses), scale:VALUE (times every loss) or "
     "scale_update:VALUE (times the update, after honest training)"
 )
-FORM = Form(f"({'|'.join(_ARGUMENTS)}):.*", _KINDS)
+FORM = Form(f"({'|'.join(_ARGUMENTS)}):[0-9.eE+-]+", _KINDS)
 
 
 @attrs.frozen

@@ -33,8 +33,15 @@ def needs_full_pass(settings: Settings) -> bool:
 
 
 def check(settings: Settings) -> None:
-    """Raises `HyperparameterError` for batches of which none can be held out."""
+    """Raises `HyperparameterError` for batches that do not go with the query."""
     batching = settings["step_batching"]
+    if settings["query"] == "next_batch" and batching == "per_pass":
+        raise HyperparameterError(
+            "step_batching",
+            batching,
+            "straddling for --query=next_batch: a client's last batch of a pass may be "
+            "smaller, and the query must be like the steps' batches",
+        )
     if settings["query"] == "held_out" and batching == "straddling":
         raise HyperparameterError(
             "step_batching",

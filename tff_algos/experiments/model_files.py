@@ -145,6 +145,21 @@ def write_round(
         _write_saved_model(folder, model, weights)
 
 
+def write_latest(
+    directory: pathlib.Path,
+    model: tff.learning.models.FunctionalModel,
+    weights: tff.learning.models.ModelWeights,
+) -> None:
+    """Writes the SavedModel of a stopped run anew: `write_round` wrote an earlier one.
+
+    Args:
+      directory: The results folder, which has a SavedModel.
+      model: The model.
+      weights: Its latest weights.
+    """
+    _write_saved_model(directory / FOLDER, model, weights)
+
+
 def has_round(directory: pathlib.Path, round_num: int) -> bool:
     """Returns whether a results folder has what `write_round` writes."""
     folder = directory / FOLDER

@@ -44,7 +44,8 @@ class PeriodicEvaluation:
         self._evaluate: dict[str, Callable[[_Weights], dict[str, Any]]] = {}
         if spec.options.rounds_per_eval:
             self._evaluate = {
-                name: evaluation.build_evaluate_fn(spec.task, ids)
+                # The undivided test set is not that of clients that trained.
+                name: evaluation.build_evaluate_fn(spec.task, ids, undivided=not name)
                 for name, ids in self._groups.items()
             }
         self._latest: tuple[int, list[ClientResult]] | None = None

@@ -240,6 +240,13 @@ class _Training:
             self._write_model()
             self._saved = self.rounds_done
 
+    def write_latest_model(self) -> None:
+        """Writes the SavedModel of a run that stops after some of its rounds."""
+        if self.rounds_done:
+            model_files.write_latest(
+                self._spec.output_dir, self._spec.task.model, self.weights
+            )
+
     def _mend_model(self) -> None:
         """Writes the model of the last checkpoint, if a killed run could not do so."""
         directory = self._spec.output_dir
@@ -466,6 +473,8 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
                     lambda: stop.received is not None,
                 )
         if clients is None:
+            with results_folder.naming_errors(spec.output_dir):
+                training.write_latest_model()
             return RunResult(
                 spec=spec,
                 rows=training.rows(),

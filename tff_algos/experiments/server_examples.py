@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from tasks.task import Task
@@ -35,12 +36,12 @@ def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Exa
     rng = np.random.default_rng(derive_seed(task.seed, "server examples", purpose))
     training = set(task.train_client_ids)
     others = [c for c in task.eval_client_ids if c not in training]
-    inside, scale = _pool(task, task.train_client_ids, rng)
-    total = max(1, round(fraction * scale * len(inside[0])))
+    inside = _Pool.of(task, task.train_client_ids, rng)
+    total = max(1, round(fraction * inside.scale * inside.size))
     num_outside = round((1 - overlap) * total)
-    if total - num_outside > len(inside[0]):
-        raise _too_many(purpose, fraction, len(inside[0]))
-    chosen = [_choose(inside, total - num_outside, rng)]
+    if total - num_outside > inside.size:
+        raise _too_many(purpose, fraction, inside.size)
+    chosen = [inside.choose(task, total - num_outside, rng)]
     if num_outside:
         if not others:
             raise HyperparameterError(
@@ -48,27 +49,56 @@ def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Exa
                 overlap,
                 "1, since every client of the task that evaluates also trains",
             )
-        outside, _ = _pool(task, others, rng)
-        if num_outside > len(outside[0]):
-            raise _too_many(purpose, fraction, len(outside[0]))
-        chosen.append(_choose(outside, num_outside, rng))
+        outside = _Pool.of(task, others, rng)
+        if num_outside > outside.size:
+            raise _too_many(purpose, fraction, outside.size)
+        chosen.append(outside.choose(task, num_outside, rng))
     return tuple(np.concatenate(parts) for parts in zip(*chosen, strict=True))
 
 
-def _pool(
-    task: Task, client_ids: Sequence[str], rng: np.random.Generator
-) -> tuple[Examples, float]:
-    """Returns some clients' examples and the ratio of all clients to these."""
-    count = min(len(client_ids), _MAX_CLIENTS)
-    taken = sorted(rng.choice(len(client_ids), count, replace=False))
-    parts = [task.examples(client_ids[index], "train") for index in taken]
-    pooled = tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return pooled, len(client_ids) / count
+@attrs.frozen
+class _Pool:
+    """Some clients' training examples; read client by client, since all may be large.
 
+    Attributes:
+      client_ids: The clients.
+      ends: Where each client's examples end if all are in one array.
+      scale: The ratio of all clients to these.
+    """
 
-def _choose(pool: Examples, count: int, rng: np.random.Generator) -> Examples:
-    taken = rng.choice(len(pool[0]), count, replace=False)
-    return tuple(array[taken] for array in pool)
+    client_ids: Sequence[str]
+    ends: np.ndarray
+    scale: float
+
+    @classmethod
+    def of(
+        cls, task: Task, client_ids: Sequence[str], rng: np.random.Generator
+    ) -> "_Pool":
+        """Returns the pool of some of these clients."""
+        count = min(len(client_ids), _MAX_CLIENTS)
+        taken = sorted(rng.choice(len(client_ids), count, replace=False))
+        chosen = [client_ids[index] for index in taken]
+        sizes = [len(task.examples(each, "train")[0]) for each in chosen]
+        return cls(chosen, np.cumsum(sizes), len(client_ids) / count)
+
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return int(self.ends[-1])
+
+    def choose(self, task: Task, count: int, rng: np.random.Generator) -> Examples:
+        """Returns examples drawn without replacement."""
+        places = rng.choice(self.size, count, replace=False)
+        owners = np.searchsorted(self.ends, places, side="right")
+        found: list[np.ndarray] = []
+        for index in np.unique(owners) if count else [0]:
+            arrays = task.examples(self.client_ids[index], "train")
+            found = found or [np.empty((count, *a.shape[1:]), a.dtype) for a in arrays]
+            own = owners == index
+            first = self.ends[index] - len(arrays[0])
+            for array, into in zip(arrays, found, strict=True):
+                into[own] = array[places[own] - first]
+        return tuple(found)
 
 
 def _too_many(purpose: str, fraction: float, available: int) -> HyperparameterError:

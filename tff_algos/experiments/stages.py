@@ -17,7 +17,7 @@ from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import server_examples
 from tff_algos.experiments.declarations import Settings
 from tff_algos.experiments.physical_memory import check_server_memory
-from tff_algos.experiments.recipe import Recipe, of
+from tff_algos.experiments.recipe import Recipe, has_statistics, of
 from tff_algos.experiments.settings import (
     ClientOptimizer,
     ServerOptimizer,
@@ -298,6 +298,8 @@ def personalized_fed_avg(
             finetune_server_learning_rate,
             momentum=finetune_server_momentum,
         ),
+        # K batches do not tell by how many examples statistics are weighted.
+        with_num_examples=has_statistics(task.model),
     )
     rounds = personalized_rounds(
         settings["total_rounds"], pretrain_rounds, finetune_rounds

@@ -205,7 +205,8 @@ def _as_inputs(arrays: list[np.ndarray], model: ModelOrFn) -> list[np.ndarray]:
     if len(arrays) != len(specs) or not all(fits):
         shown = [f"{array.dtype}{list(array.shape)}" for array in arrays]
         raise ValueError(
-            f"Expected examples like the model's batches, {batch_type}, found "
+            "Expected examples like the model's batches, "
+            f"{tff.types.tensorflow_to_type(batch)}, found "
             f"{', '.join(shown)}."
         )
     return [

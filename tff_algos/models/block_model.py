@@ -27,6 +27,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 Tensors = tuple[tf.Tensor, ...]
+TargetWeightsFn = Callable[[Any], tf.Tensor | None]
 
 
 @attrs.frozen(eq=False)
@@ -157,6 +158,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
         metrics_fns: tuple[Callable, Callable, Callable],
         input_spec: Any,
         dropout_seed_fn: Callable[[Tensors, Any], tf.Tensor] | None = None,
+        target_weights_fn: TargetWeightsFn | None = None,
     ):
         """Initializes the model; its initial weights are those of the blocks.
 
@@ -168,6 +170,8 @@ class BlockModel(tff.learning.models.FunctionalModel):
           dropout_seed_fn: `(trainable, x) -> uint32 []`, a pure function whose seed
             differs between weights and between batches; required if blocks have
             dropout.
+          target_weights_fn: From labels [n, ...] to the weight of each target in the
+            loss, float [n, ...]; None if all targets have weight 1.
 
         Raises:
           ValueError: If there are no blocks, or dropout without `dropout_seed_fn`.
@@ -179,6 +183,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
             raise ValueError("Expected a dropout_seed_fn: the blocks have dropout.")
         self._blocks = tuple(blocks)
         self._dropout_seed_fn = dropout_seed_fn if whole.has_dropout else None
+        self._target_weights_fn = target_weights_fn
 
         @tf.function
         def predict_on_batch(model_weights, x, training):
@@ -197,6 +202,12 @@ class BlockModel(tff.learning.models.FunctionalModel):
     def num_blocks(self) -> int:
         """The number of blocks, M + 1."""
         return len(self._blocks)
+
+    def target_weights(self, label: Any) -> tf.Tensor | None:
+        """Returns targets' weights in the loss, like labels; None if all have weight 1."""
+        return (
+            None if self._target_weights_fn is None else self._target_weights_fn(label)
+        )
 
     @property
     def statistics(self) -> tuple[bool, ...]:
@@ -319,6 +330,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
             ),
             input_spec=self.input_spec,
             dropout_seed_fn=self._dropout_seed_fn,
+            target_weights_fn=self._target_weights_fn,
         )
 
     def with_loss(
@@ -327,6 +339,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
         loss_fn: Callable[..., tf.Tensor],
         metrics_fns: tuple[Callable, Callable, Callable],
         input_spec: Any,
+        target_weights_fn: TargetWeightsFn | None = None,
     ) -> "BlockModel":
         """Returns a model of the same blocks with another loss.
 
@@ -334,6 +347,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
           loss_fn: As in `tff.learning.models.FunctionalModel`.
           metrics_fns: As in `tff.learning.models.FunctionalModel`.
           input_spec: As in `tff.learning.models.FunctionalModel`; `x` is unchanged.
+          target_weights_fn: Of the loss.
         """
         return BlockModel(
             self._blocks,
@@ -341,6 +355,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
             metrics_fns=metrics_fns,
             input_spec=input_spec,
             dropout_seed_fn=self._dropout_seed_fn,
+            target_weights_fn=target_weights_fn,
         )
 
 

@@ -237,6 +237,22 @@ class BlockLocalModel(_FunctionalLocalModel):
         """Returns the mean loss of an output on a batch, []."""
         return self._loss(output=output, label=_inputs_and_labels(batch)[1])
 
+    def mean_over_targets(self, values: tf.Tensor, batch: Any) -> tf.Tensor:
+        """Returns the mean of values weighted as the loss weights targets, [].
+
+        Args:
+          values: One value per target, [n, ...], or one per example, [n], which all have
+            the same weight.
+          batch: The batch.
+        """
+        weights = self._model.target_weights(_inputs_and_labels(batch)[1])
+        if weights is None or weights.shape.rank != values.shape.rank:
+            return tf.reduce_mean(values)
+        weights = tf.cast(weights, values.dtype)
+        return tf.math.divide_no_nan(
+            tf.reduce_sum(values * weights), tf.reduce_sum(weights)
+        )
+
 
 def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
     return (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch

@@ -30,6 +30,16 @@ def test_two_dense_layers_come_before_the_classifier():
     assert model.num_blocks == plain.num_blocks + 1
 
 
+def test_its_weights_are_no_copy_of_the_models():
+    flat = dense(np.random.default_rng(0), 16, 16)
+    last = dense(np.random.default_rng(1), 16, 3)
+    plain = classifier.build([chain(FLATTEN, flat), last], (4, 4, 1))
+    kernel = with_projection_head(plain, seed=0).initial_weights[0][2]
+    first = plain.initial_weights[0][0]
+    assert kernel.shape == first.shape
+    assert abs(np.corrcoef(kernel.ravel(), first.ravel())[0, 1]) < 0.3
+
+
 def test_dropout_keeps_working():
     model = with_projection_head(cifar.build_cifar_model("cnn", 10, 0), seed=0)
     x = tf.random.stateless_normal([2, 32, 32, 3], [0, 0])
