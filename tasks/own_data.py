@@ -24,7 +24,7 @@ from tasks.array_data import Division
 from tasks.array_source import Arrays
 from tasks.models import by_shape, keras_classifier
 from tasks.models.by_shape import ModelId
-from tasks.task import Task, TaskError
+from tasks.task import METRICS, Task, TaskError
 from tff_algos import messages
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import (
@@ -36,7 +36,6 @@ from tff_algos.hyperparameters import (
 
 DEFAULT_PARTITION = "iid:10"
 _MAX_NAMES = 10
-_METRICS = ("loss", "accuracy", "num_examples", "num_batches")
 
 
 @record
@@ -351,13 +350,11 @@ def _check_functional(
             found.dtype != expected.dtype
         ):
             raise TaskError(f"{name}: the model takes {found}, {what} are {expected}.")
-    missing = [
-        each for each in _METRICS if each not in model.initialize_metrics_state()
-    ]
+    missing = [each for each in METRICS if each not in model.initialize_metrics_state()]
     if missing:
         raise TaskError(
             f"{name}: the model has no metric {missing[0]}; expected "
-            f"{', '.join(_METRICS)}, the last two from tff.learning.metrics."
+            f"{', '.join(METRICS)}, the last two from tff.learning.metrics."
             "NumExamplesCounter() and NumBatchesCounter()."
         )
 

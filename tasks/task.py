@@ -19,6 +19,9 @@ from tff_algos.clients.batching import (
 from tff_algos.hyperparameters import hparam, record
 from tff_algos.models.variable_model import FunctionalVariableModel
 
+# What evaluations need of a model's metrics.
+METRICS = ("loss", "accuracy", "num_examples", "num_batches")
+
 Split = Literal["train", "test"]
 
 

@@ -88,6 +88,22 @@ def test_tensorflow_is_quiet_unless_the_environment_says_otherwise(level, is_qui
     assert (finished.stderr == "") is is_quiet, finished.stderr
 
 
+@pytest.mark.parametrize("broken", ["os.close(2); sys.stderr = None", "no_folder()"])
+def test_without_standard_error_or_a_temporary_folder_imports_go_on(broken):
+    finished = _run(
+        "import os, sys, tempfile\n"
+        "def no_folder():\n"
+        "    def fail(*args, **kwargs):\n"
+        "        raise FileNotFoundError('no usable temporary directory')\n"
+        "    tempfile.TemporaryFile = fail\n"
+        f"{broken}\n"
+        "from tff_algos import compat\n"
+        "with compat._native_stderr_held_back():\n"
+        "    print('went on')\n"
+    )
+    assert finished.stdout == "went on\n", finished.stderr
+
+
 def test_a_failed_import_shows_what_was_held_back(tmp_path):
     (tmp_path / "tensorflow.py").write_text(
         "import os; os.write(2, b'from C++'); raise ImportError('broken')"

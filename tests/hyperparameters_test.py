@@ -204,6 +204,70 @@ def test_a_declaration_is_the_annotation_and_the_default():
     assert declared(Record)["rate"].symbol == "eta"
 
 
+@record
+class _Texts:
+    """A record whose annotations are texts, as those of `from __future__` are."""
+
+    rate: "Annotated[float, hparam(above=0)]" = 0.1
+    limit: "Annotated[int, hparam(low=1)] | None" = None
+
+
+def test_annotations_may_be_texts_and_none_may_stand_outside():
+    fields = declared(_Texts)
+    assert list(fields) == ["rate", "limit"]
+    assert fields["limit"].is_optional and not fields["rate"].is_optional
+    with pytest.raises(HyperparameterError, match="rate=0"):
+        _Texts(rate=0.0)
+    with pytest.raises(HyperparameterError, match="limit=0"):
+        _Texts(limit=0)
+    assert _Texts(limit=None).limit is None
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotated[int | float, hparam()],
+        Annotated[Literal[1, 2], hparam()],
+        Annotated[list[int], hparam()],
+        Annotated[Sequence[int], hparam()],
+        Annotated[tuple[int, ...], hparam()],
+        Annotated[bytes | None, hparam()],
+    ],
+)
+def test_kinds_that_flags_cannot_have_are_refused_by_the_arguments_name(annotation):
+    def build(x):
+        pass
+
+    build.__annotations__["x"] = annotation
+    with pytest.raises(TypeError, match="^x: an hparam is an int, a float, a bool"):
+        checked(build)
+
+
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [
+        (Interval(), ""),
+        (Interval(high=1.0), "<= 1"),
+        (Interval(high=1.0, high_open=True), "< 1"),
+        (Interval(low=0.0), ">= 0"),
+        (Interval(low=0.0, high=1.0, low_open=True), "in (0, 1]"),
+    ],
+)
+def test_an_interval_is_shown_by_its_ends(interval, shown):
+    assert str(interval) == shown
+
+
+def test_a_number_without_bounds_is_a_number():
+    @checked
+    def build(x: Annotated[float, hparam()] = 0.0):
+        return x
+
+    assert build(-3) == -3.0
+    with pytest.raises(HyperparameterError, match=r"x='a' .*: expected a number\.$"):
+        build("a")
+    assert declared(build)["x"].describe() == " (a number)"
+
+
 def test_a_signature_shows_the_range_and_the_symbol():
     assert repr(hparam(low=0, below=1, symbol="beta")) == "hparam('beta', in [0, 1))"
     assert repr(hparam()) == "hparam()"

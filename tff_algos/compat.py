@@ -152,9 +152,17 @@ def _installed_version(distribution: str) -> str | None:
 @contextlib.contextmanager
 def _native_stderr_held_back() -> Iterator[None]:
     """Buffers standard error, including C++ output, and shows it only on failure."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held_back, os.fdopen(stderr, "wb") as shown:
+    with contextlib.ExitStack() as stack:
+        try:
+            held_back = stack.enter_context(tempfile.TemporaryFile())
+            stderr = os.dup(2)
+        except OSError:
+            # There is no standard error, or no place for a temporary file.
+            yield
+            return
+        shown = stack.enter_context(os.fdopen(stderr, "wb"))
+        if sys.stderr is not None:
+            sys.stderr.flush()
         os.dup2(held_back.fileno(), 2)
         try:
             yield

@@ -122,6 +122,9 @@ class Interval:
         return above and below and -math.inf < value < math.inf
 
     def __str__(self) -> str:
+        if self.low == -math.inf:
+            bound = f"{'<' if self.high_open else '<='} {self.high:g}"
+            return "" if self.high == math.inf else bound
         if self.high == math.inf:
             return f"{'>' if self.low_open else '>='} {self.low:g}"
         left, right = "([", ")]"
@@ -277,7 +280,7 @@ class Hyperparameter:
         return text
 
     def _checked_number(self, value: Any) -> int | float:
-        expected = f"{'an integer' if self.kind is int else 'a number'} {self.valid}"
+        expected = self._expected_number
         converted = _as_python_number(value, self.kind)
         is_number = isinstance(converted, self.kind) and not isinstance(value, bool)
         if not is_number or converted not in self.valid:
@@ -286,6 +289,11 @@ class Hyperparameter:
             expected += f" and at most {MAX_INTEGER}"
             raise HyperparameterError(self.name, value, expected)
         return converted
+
+    @property
+    def _expected_number(self) -> str:
+        kind = "an integer" if self.kind is int else "a number"
+        return f"{kind} {self.valid}".rstrip()
 
     def _checked_words(self, value: Any) -> tuple[str, ...]:
         words = tuple(value) if isinstance(value, Sequence) else (value,)
@@ -328,7 +336,8 @@ class Hyperparameter:
         elif self.choices:
             notes.append("|".join((*self.choices, *[NONE] * self.may_be_unset)))
         elif self.kind in (int, float):
-            notes.append(f"{self.valid}{f' or {NONE}' * self.is_optional}")
+            valid = str(self.valid) or self._expected_number
+            notes.append(f"{valid}{f' or {NONE}' * self.is_optional}")
         elif self.may_be_unset:
             notes.append(f"or {NONE}")
         return f"{self.help} ({'; '.join(notes)})" if notes else self.help
@@ -355,20 +364,23 @@ def _as_python_number(value: Any, kind: type) -> Any:
 @functools.cache
 def declared(target: Callable[..., Any]) -> Mapping[str, Hyperparameter]:
     """Returns the hyperparameters that a function or a record declares, by name."""
+    hints = typing.get_type_hints(target, include_extras=True)
     if attrs.has(target):
-        fields = attrs.fields(target)
-        arguments = [(f.name, f.type, f.default) for f in fields]
         arguments = [
-            (n, t, REQUIRED if d is attrs.NOTHING else d) for n, t, d in arguments
+            (
+                f.name,
+                hints.get(f.name),
+                REQUIRED if f.default is attrs.NOTHING else f.default,
+            )
+            for f in attrs.fields(target)
         ]
     else:
-        hints = typing.get_type_hints(target, include_extras=True)
         parameters = inspect.signature(target).parameters.values()
         arguments = [(p.name, hints.get(p.name), p.default) for p in parameters]
     found = {
         name: _read(name, annotation, default)
         for name, annotation, default in arguments
-        if _mark(annotation, hparam) is not None
+        if _marked(annotation) is not None
     }
     return types.MappingProxyType(found)
 
@@ -379,19 +391,46 @@ def _mark(annotation: Any, kind: type[_Mark]) -> _Mark | None:
     return next((m for m in annotation.__metadata__ if isinstance(m, kind)), None)
 
 
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the annotation."""
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _marked(annotation: Any) -> Any:
+    """Returns what is marked as a hyperparameter: the annotation, or its only member."""
+    members = [each for each in _members(annotation) if each is not types.NoneType]
+    is_marked = len(members) == 1 and _mark(members[0], hparam) is not None
+    return members[0] if is_marked else None
+
+
 def _read(name: str, annotation: Any, default: Any) -> Hyperparameter:
-    marker = _mark(annotation, hparam)
-    kind = typing.get_args(annotation)[0]
-    is_optional = False
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        members = typing.get_args(kind)
-        is_optional = type(None) in members
-        (kind,) = (member for member in members if member is not type(None))
-    choices: tuple[str, ...] = ()
+    """Returns a hyperparameter.
+
+    Raises:
+      TypeError: If it is of a kind that flags cannot have.
+    """
+    marked = _marked(annotation)
+    marker = _mark(marked, hparam)
+    members = (*_members(annotation), *_members(typing.get_args(marked)[0]))
+    is_optional = types.NoneType in members
+    kinds = [
+        each
+        for each in _members(typing.get_args(marked)[0])
+        if each is not types.NoneType
+    ]
+    kind, choices = kinds[0], ()
     if typing.get_origin(kind) is Literal:
         kind, choices = str, typing.get_args(kind)
     elif typing.get_origin(kind) is Sequence:
         kind, choices = tuple, typing.get_args(typing.get_args(kind)[0])
+    has_words = bool(choices) and all(map(_is_str, choices))
+    is_known = kind in (int, float, bool, str) or (kind is tuple and has_words)
+    if len(kinds) > 1 or not is_known or (choices and not has_words):
+        raise TypeError(
+            f"{name}: an hparam is an int, a float, a bool, a str, a Literal of words or a "
+            f"Sequence of these, each also with None; found {annotation}."
+        )
     return Hyperparameter(
         name=name,
         kind=kind,
@@ -442,8 +481,7 @@ def _instances(
     """Returns the classes of the arguments marked by `instance`, and the marks."""
     found = {}
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
-        is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-        members = typing.get_args(hint) if is_union else (hint,)
+        members = _members(hint)
         for member in members:
             mark = _mark(member, instance)
             if mark is not None:
@@ -454,12 +492,13 @@ def _instances(
 
 def _check_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
     """Gives every hyperparameter among a record's fields its check."""
-    del cls
+    hints = typing.get_type_hints(cls, include_extras=True)
 
     def evolved(field: attrs.Attribute) -> attrs.Attribute:
-        if _mark(field.type, hparam) is None:
+        hint = hints.get(field.name)
+        if _marked(hint) is None:
             return field
-        return field.evolve(converter=_read(field.name, field.type, None).checked)
+        return field.evolve(converter=_read(field.name, hint, None).checked)
 
     return [evolved(field) for field in fields]
 

@@ -190,6 +190,26 @@ def test_bad_specs_are_named(message, arguments):
         BatchSpec(**arguments)
 
 
+@pytest.mark.parametrize(
+    "examples",
+    [
+        (np.zeros([3, 2]), np.zeros(4)),
+        ({"a": np.zeros([3, 2]), "b": np.zeros(2)}, np.zeros(3)),
+    ],
+)
+def test_arrays_of_several_lengths_are_refused(examples):
+    with pytest.raises(ValueError, match=r"one length, found lengths \[[23], [34]\]"):
+        batch_examples(examples, BatchSpec(batch_size=2, num_epochs=1), 0)
+
+
+def test_features_in_several_arrays_are_all_used():
+    x = {"a": np.arange(5.0), "b": np.arange(5.0) + 10}
+    spec = BatchSpec(batch_size=2, num_epochs=1, shuffle=False)
+    batches = list(batch_examples((x, np.arange(5)), spec, 0))
+    assert [len(y) for _, y in batches] == [2, 2, 1]
+    np.testing.assert_array_equal(batches[2][0]["b"], [14.0])
+
+
 def test_derived_seeds_depend_on_every_part():
     seeds = {
         derive_seed(*parts)

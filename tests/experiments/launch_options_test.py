@@ -1,7 +1,9 @@
 """What runs a run: settings of a runtime belong to it alone and are checked first."""
 
 import pytest
+import tensorflow_federated as tff
 
+from tff_algos import execution
 from tff_algos.experiments import launch_options
 from tff_algos.experiments.launch_options import Launch
 from tff_algos.hyperparameters import HyperparameterError
@@ -42,6 +44,22 @@ def test_devices_are_the_in_process_runtimes_alone():
 def test_bad_settings_of_ray_are_refused_before_it_starts(settings, message):
     with pytest.raises(HyperparameterError, match=message):
         launch_options.set_context(Launch(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runtime": "native"}, "runtime='native' .* installs a InProcessContext"),
+        ({"runtime": "ray"}, "runtime='ray' cannot be used inside of a `with`"),
+        ({"runtime_devices": ["CPU:0"]}, "runtime='in_process' .* run outside of it"),
+    ],
+)
+def test_a_run_inside_of_a_context_cannot_ask_for_another(settings, message):
+    with execution.in_process_context() as context:
+        launch_options.set_context(Launch())
+        assert tff.framework.get_context_stack().current is context
+        with pytest.raises(HyperparameterError, match=message):
+            launch_options.set_context(Launch(**settings))
 
 
 def test_a_tilde_stands_for_the_home_folder(monkeypatch, tmp_path):

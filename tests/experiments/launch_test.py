@@ -2,17 +2,18 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tasks
 from tasks.task import Pace, TaskEntry
-from tests.testing import tiny_task
+from tests.testing import problems, tiny_task
 from tests.testing.command_line import SMALL, run_here
 from tff_algos import experiments
 from tff_algos.experiments import catalog, declarations, launch
-from tff_algos.experiments.errors import CohortSizeError
+from tff_algos.experiments.errors import CohortSizeError, RunError
 from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.hyperparameters import HyperparameterError, record
@@ -342,6 +343,24 @@ def test_fine_tuning_has_the_rate_of_local_steps_or_of_the_task(
     optimizer = spec.personalization_optimizer
     state = optimizer.initialize((tf.TensorSpec([1], tf.float32),))
     assert float(optimizer.get_hparams(state)["learning_rate"]) == np.float32(rate)
+
+
+_LOSS_ALONE = problems.linear_model(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": _LOSS_ALONE}, "has no metric accuracy, expected loss, accuracy"),
+        ({"model": lambda: None}, "its model is <function .*expected a tff.learning.m"),
+        ({"train_client_ids": (1, 2)}, "client ids to be distinct texts, found 1"),
+        ({"eval_client_ids": ("8", "8")}, "distinct texts, found one twice"),
+    ],
+)
+def test_a_task_of_ones_own_is_checked_before_it_trains(changes, message, tmp_path):
+    task = attrs.evolve(tiny_task.make(), **changes)
+    with pytest.raises(RunError, match=f"^task tiny: .*{message}"):
+        experiments.run("fedavg", task, output_dir=tmp_path)
 
 
 def test_momentum_of_fine_tuning_needs_sgd():

@@ -163,6 +163,33 @@ def test_a_stopped_run_has_the_model_of_its_last_checkpoint(result, tmp_path, x)
     np.testing.assert_allclose(model.predict(x), _expected(weights, x), rtol=1e-6)
 
 
+def test_a_model_of_several_outputs_is_saved_and_serves_each(tmp_path, x):
+    model = TASK.model
+
+    def predict(weights, x, training):
+        output = model.predict_on_batch(weights, x, training)
+        return {"logits": output, "doubled": 2 * output}
+
+    several = tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=tf.function(predict),
+        loss_fn=model.loss,
+        metrics_fns=(
+            model.initialize_metrics_state,
+            model.update_metrics_state,
+            model.finalize_metrics,
+        ),
+        input_spec=model.input_spec,
+    )
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    model_files.write_final(tmp_path, several, weights)
+    saved = tf.saved_model.load(tmp_path / "model" / "saved_model")
+    served = saved.signatures["serving_default"](x=tf.constant(x))
+    expected = _expected(weights, x)
+    np.testing.assert_allclose(served["outputs_0"], 2 * expected, rtol=1e-6)
+    np.testing.assert_allclose(served["outputs_1"], expected, rtol=1e-6)
+
+
 def test_the_saved_model_serves_without_this_package(result, x, tmp_path):
     np.save(tmp_path / "x.npy", x)
     program = (

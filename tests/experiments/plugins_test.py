@@ -239,6 +239,21 @@ import tasks
 settings = {"client_lerning_rate": 0.1}
 TASKS = [attrs.evolve(tasks.get("mnist"), name="mine", settings=settings)]
 """
+_PARTIAL = """
+import attrs, functools
+from tff_algos.experiments import catalog
+fedavg = catalog.get("fedavg")
+build = functools.partial(fedavg.build)
+RECIPES = [attrs.evolve(fedavg, name="mine", build=build)]
+"""
+_OPTIONS = """
+import attrs, dataclasses
+import tasks
+@dataclasses.dataclass
+class Options:
+    pass
+TASKS = [attrs.evolve(tasks.get("mnist"), name="mine", options=Options, settings={})]
+"""
 _SETTING = """
 from typing import Annotated
 from tff_algos.experiments import Recipe
@@ -255,6 +270,15 @@ RECIPES = [Recipe(name="mine", title="Mine", summary="-", paper="-", build=build
         ("", "--module=bad_package has neither RECIPES nor TASKS"),
         ("RECIPES = [1]", "--module=bad_package offers 1, expected a Recipe"),
         ("TASKS = [1]", "--module=bad_package offers 1, expected a TaskEntry"),
+        (
+            "TASKS = 3",
+            "--module=bad_package offers 3, expected a sequence of TaskEntrys",
+        ),
+        (
+            _PARTIAL,
+            "--module=bad_package: what mine declares cannot be read: TypeError",
+        ),
+        (_OPTIONS, "mine declares cannot be read: TypeError: options must be a record"),
         ("1 / 0", "--module=bad_package cannot be imported: ZeroDivisionError"),
         (
             "import tff_algos.experiments.catalog as c; RECIPES = [c.get('fedavg')]",
@@ -262,11 +286,11 @@ RECIPES = [Recipe(name="mine", title="Mine", summary="-", paper="-", build=build
         ),
         (
             _RECIPE,
-            r"default for client_lerning_rate, .* it; did you mean client_learning_rate\?$",
+            r"lerning_rate, but neither .* that; did you mean client_learning_rate\?$",
         ),
         (
             _ENTRY,
-            "mine has a default for client_lerning_rate, but nothing has it",
+            "mine has a default for client_lerning_rate, but no algorithm has it",
         ),
         (
             _SETTING,
@@ -292,9 +316,24 @@ def test_a_module_that_cannot_be_used_is_named(source, message, tmp_path, monkey
             "^fedavg has a default for total_round, .* did you mean total_rounds",
         ),
         (
+            attrs.evolve(catalog.get("fedavg"), settings={"*": {"eval_clients": 3}}),
+            "mnist",
+            "^fedavg has a default for eval_clients, but neither it nor a task has that",
+        ),
+        (
+            attrs.evolve(catalog.get("fedavg"), defaults={"proximal_strength": 3}),
+            "mnist",
+            "^fedavg has a default for proximal_strength, but does not have that",
+        ),
+        (
+            "fedavg",
+            attrs.evolve(tasks.get("mnist"), settings={"eval_clients": 3}),
+            "^mnist has a default for eval_clients, but no algorithm has it",
+        ),
+        (
             "fedavg",
             attrs.evolve(tasks.get("mnist"), settings={"client_lerning_rate": 0.1}),
-            "^mnist has a default for client_lerning_rate, but nothing has it",
+            "^mnist has a default for client_lerning_rate, but no algorithm has it",
         ),
     ],
 )
@@ -319,6 +358,12 @@ def test_a_module_that_is_not_there_is_named():
         plugins.ModuleError, match="write --module=my.own, as in `import`"
     ):
         plugins.load(["my/own.py"])
+    with pytest.raises(plugins.ModuleError, match="write --module=own, as in `import`"):
+        plugins.load(["./own.py"])
+    with pytest.raises(
+        plugins.ModuleError, match="write --module=own, as .* its folder .*PYTHONPATH"
+    ):
+        plugins.load(["../own.py"])
 
 
 RECIPE = attrs.evolve(catalog.get("fedavg"), name="own_fedavg")

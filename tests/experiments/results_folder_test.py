@@ -30,6 +30,14 @@ SGD = tff.learning.optimizers.build_sgdm
 TASK = tiny_task.make()
 
 
+def test_below_a_broken_link_no_folder_is_looked_for_for_ever(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "nowhere")
+    wanted = tmp_path / "runs" / "one"
+    assert results_folder.create_new(wanted) == wanted
+    with pytest.raises(OSError), results_folder.opened(wanted):
+        pass
+
+
 def test_a_file_is_no_results_folder(tmp_path):
     path = tmp_path / "out.txt"
     path.write_text("")

@@ -91,8 +91,14 @@ def batch_examples(examples: Examples, spec: BatchSpec, seed: int) -> tf.data.Da
       spec: Batch size, epochs or steps, truncation, shuffling.
       seed: Seed of the order of the examples, which differs between epochs, and of
         the truncation to `max_elements`.
+
+    Raises:
+      ValueError: If the arrays have different numbers of examples.
     """
-    order = _epochs(len(examples[0]), spec, np.random.default_rng(seed))
+    lengths = sorted({len(array) for array in tf.nest.flatten(examples)})
+    if len(lengths) != 1:
+        raise ValueError(f"Expected arrays of one length, found lengths {lengths}.")
+    order = _epochs(lengths[0], spec, np.random.default_rng(seed))
     if spec.num_steps is not None and spec.step_batching == "straddling":
         rows, splits = _steps(order, spec.batch_size, spec.num_steps)
     elif spec.num_steps is not None:

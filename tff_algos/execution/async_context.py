@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_algos.execution import forks
+
 
 class AsyncContext(tff.framework.AsyncContext):
     """A TFF context whose computations are awaited while the event loop goes on.
@@ -36,6 +38,7 @@ class AsyncContext(tff.framework.AsyncContext):
                 f"{type(context).__name__}."
             )
         self._context = context
+        self._owner = forks.Owner()
         self._thread = futures.ThreadPoolExecutor(1, "tff_algos_async")
 
     @property
@@ -45,6 +48,7 @@ class AsyncContext(tff.framework.AsyncContext):
 
     async def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs a computation; as the synchronous context's `invoke`."""
+        self._owner.check("The async context")
         loop = asyncio.get_running_loop()
         # Among the variables is the meter of `measured_communication`.
         run = contextvars.copy_context().run

@@ -6,6 +6,14 @@ from typing import Any
 import tensorflow_federated as tff
 
 
+def is_installed() -> bool:
+    """Returns whether this thread is inside of a `with` statement's context.
+
+    Another default would then not be used.
+    """
+    return len(tff.framework.get_context_stack()._stack) > 1
+
+
 class DefaultContext(tff.framework.SyncContext):
     """An in-process context that is created by the first computation that runs.
 

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import numbers
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +34,7 @@ from tff_algos.execution import (
     client_passes,
     compilation,
     devices,
+    forks,
     op_threads,
     pass_runner,
     program,
@@ -104,7 +104,7 @@ class InProcessContext(tff.framework.SyncContext):
         )
         self._insecure_aggregation = insecure_aggregation
         self._programs = _ProgramCache(self._compile)
-        self._process = os.getpid()
+        self._owner = forks.Owner()
 
     # Within a `tf.function`, AutoGraph would convert all of this package first.
     @tf.autograph.experimental.do_not_convert
@@ -125,11 +125,7 @@ class InProcessContext(tff.framework.SyncContext):
           RuntimeError: In a forked child, which lacks TensorFlow's threads.
           TypeError: If the argument is not of the computation's type.
         """
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "The in-process context was created before this process was forked, "
-                "and TensorFlow does not survive a fork: start processes by 'spawn'."
-            )
+        self._owner.check("The in-process context")
         if arg is not None:
             arg = _transform_argument(arg)
         # Return values, even to a caller inside a graph or a `tf.function`.

@@ -17,7 +17,7 @@ import grpc
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_algos.execution import call_loop
+from tff_algos.execution import call_loop, forks
 from tff_algos.execution import worker as worker_lib
 
 _CHANNEL_OPTIONS = (
@@ -65,6 +65,7 @@ class NativeContext(tff.framework.SyncContext):
             transform_result=tff.tensorflow.transform_result,
         )
         self._calls = call_loop.CallLoop()
+        self._owner = forks.Owner()
         # Runs when the context is no longer referenced, or else at interpreter exit.
         self._finalizer = weakref.finalize(self, _close, self._factory, self._calls)
 
@@ -78,7 +79,11 @@ class NativeContext(tff.framework.SyncContext):
 
         Otherwise the worker would continue the abandoned computation, and the next call
         would wait for it.
+
+        Raises:
+          RuntimeError: In a forked child, which lacks the thread that calls the worker.
         """
+        self._owner.check("The native context")
         try:
             return self._calls.run(lambda: self._context.invoke(comp, arg))
         except call_loop.CallLoopEndedError:

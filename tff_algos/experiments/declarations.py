@@ -23,8 +23,8 @@ from tff_algos.hyperparameters import (
     REQUIRED,
     Form,
     Hyperparameter,
-    HyperparameterError,
     Interval,
+    MissingHyperparameterError,
     UnusableHyperparameterError,
     check_replaced,
 )
@@ -221,7 +221,11 @@ def _nobody(name: str, declared: Mapping[str, Fields]) -> str:
 
 
 def resolve(
-    fields: Fields, layers: Iterable[Settings], chosen: Settings
+    fields: Fields,
+    layers: Iterable[Settings],
+    chosen: Settings,
+    *,
+    is_list: bool = False,
 ) -> dict[str, Any]:
     """Returns all settings: `chosen`, else the last layer's that has it, or the default.
 
@@ -229,6 +233,7 @@ def resolve(
       fields: The declarations; what a layer has besides is ignored.
       layers: Defaults that replace the declared ones.
       chosen: What the user set.
+      is_list: Whether values that the user has to set may be missing.
 
     Raises:
       HyperparameterError: If a value is invalid or missing, or `chosen` holds two
@@ -247,15 +252,25 @@ def resolve(
     }
     values |= chosen
     missing = [name for name, value in values.items() if value is REQUIRED]
-    if missing:
-        raise HyperparameterError(missing[0], None, "a value: it has no default")
-    return {name: fields[name].checked(value) for name, value in values.items()}
+    if missing and not is_list:
+        raise MissingHyperparameterError(missing[0], "it has no default")
+    return {
+        name: value if value is REQUIRED else fields[name].checked(value)
+        for name, value in values.items()
+    }
 
 
 def resolve_pair(
-    declarations: Declarations, algo: str, task: str, settings: Settings
+    declarations: Declarations,
+    algo: str,
+    task: str,
+    settings: Settings,
+    *,
+    is_list: bool = False,
 ) -> Settings:
     """Returns all settings of a run, and checks them as far as data can tell.
+
+    With `is_list`, values that the user has to set may be missing.
 
     Raises:
       UnknownNameError: If there is no such algorithm or task.
@@ -270,9 +285,12 @@ def resolve_pair(
     chosen = by_user(settings, declared, algorithm.refused)
     resolved = resolve(declarations.run, (), chosen[RUN])
     of_pair = of_task(algorithm.settings, task)
-    resolved |= resolve(entry.fields, [of_pair], chosen[entry.user])
+    resolved |= resolve(entry.fields, [of_pair], chosen[entry.user], is_list=is_list)
     return resolved | resolve(
-        algorithm.fields, [entry.settings, of_pair], chosen[algorithm.user]
+        algorithm.fields,
+        [entry.settings, of_pair],
+        chosen[algorithm.user],
+        is_list=is_list,
     )
 
 

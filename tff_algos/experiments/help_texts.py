@@ -26,6 +26,12 @@ def described(target: Callable[..., Any]) -> Mapping[str, Hyperparameter]:
     }
 
 
+def _helps_of_builder(name: str) -> Mapping[str, str]:
+    """Returns what the docstring of a builder says; nothing of those of other packages."""
+    builder = getattr(tff_algos, name, None)
+    return {} if builder is None else _helps(builder)
+
+
 @functools.cache
 def _helps(target: Callable[..., Any]) -> Mapping[str, str]:
     """Returns what docstrings say of each argument, on one line.
@@ -37,12 +43,12 @@ def _helps(target: Callable[..., Any]) -> Mapping[str, str]:
     helps: dict[str, str] = {}
     for owner in documented:
         for parameter in docstring_parser.parse(owner.__doc__ or "").params:
-            text = " ".join(parameter.description.split())
+            text = " ".join((parameter.description or "").split())
             others = _OTHERS_AS_IN.match(text)
             if others is not None:
-                helps = {**_helps(getattr(tff_algos, others[1])), **helps}
+                helps = {**_helps_of_builder(others[1]), **helps}
             same = _AS_IN.match(text)
             if same is not None:
-                text = _helps(getattr(tff_algos, same[1])).get(parameter.arg_name, text)
+                text = _helps_of_builder(same[1]).get(parameter.arg_name, text)
             helps[parameter.arg_name] = _NONE.sub(NONE, text).rstrip(".")
     return helps

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 import tasks
 from tasks import origin
-from tasks.task import DataOptions, Pace, Task, TaskEntry
+from tasks.task import METRICS, DataOptions, Pace, Task, TaskEntry
 from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
@@ -186,11 +186,41 @@ def _load(entry: TaskEntry, options: Any, seed: int, launch: Launch) -> Task:
         raise RunError(
             f"--task={entry.name}: its load returned {shown(task)}, expected a Task."
         )
+    _check_task(task)
     if launch.runtime == "ray":
         # Workers read clients themselves.
         known = origin.of(task, entry.load, options, data_options)
         task = attrs.evolve(task, origin=known)
     return task
+
+
+def _check_task(task: Task) -> None:
+    """Raises `RunError` for a task that runs cannot train, evaluate or report."""
+    if not isinstance(task.model, tff.learning.models.FunctionalModel):
+        raise RunError(
+            f"task {task.name}: its model is {shown(task.model)}, expected a "
+            "tff.learning.models.FunctionalModel."
+        )
+    spec = task.model.input_spec
+    if not isinstance(spec, tuple | list) or len(spec) != 2:
+        raise RunError(
+            f"task {task.name}: its model takes {spec}, expected a pair (x, y)."
+        )
+    metrics = task.model.initialize_metrics_state()
+    missing = [name for name in METRICS if name not in metrics]
+    if missing:
+        raise RunError(
+            f"task {task.name}: its model has no metric {missing[0]}, expected "
+            f"{', '.join(METRICS)}."
+        )
+    for ids in (task.train_client_ids, task.eval_client_ids):
+        wrong = [each for each in ids if not isinstance(each, str)]
+        if wrong or len(set(ids)) < len(ids):
+            found = shown(wrong[0]) if wrong else "one twice"
+            raise RunError(
+                f"task {task.name}: expected client ids to be distinct texts, found "
+                f"{found}."
+            )
 
 
 def _hyperparameters(
@@ -247,6 +277,7 @@ def build_spec(
     task_name = task.name
     paces = {recipe.name: recipe.pace(task_name)}
     if isinstance(task, Task):
+        _check_task(task)
         # Runs of one task in one process would keep each other's graphs.
         task = attrs.evolve(task, model=untraced(task.model))
     else:

@@ -9,8 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 
 import attrs
+import tensorflow_federated as tff
 
 from tff_algos import execution
+from tff_algos.execution import default_context
 from tff_algos.hyperparameters import (
     HyperparameterError,
     UnusableHyperparameterError,
@@ -124,11 +126,15 @@ def set_context(launch: Launch) -> None:
     """Makes the runtime that was asked for TFF's default.
 
     Raises:
-      HyperparameterError: If a setting is invalid, or of another runtime.
+      HyperparameterError: If a setting is invalid, or of another runtime, or this is
+        inside of another context.
       execution.ClusterError: If Ray cannot run what was asked for.
       execution.UnknownDeviceError: If a device does not exist.
     """
     check_runtime(launch)
+    if default_context.is_installed():
+        _check_installed(launch)
+        return
     if launch.runtime == "in_process":
         execution.set_in_process_context(runtime_devices=launch.runtime_devices)
     elif launch.runtime == "native":
@@ -139,6 +145,23 @@ def set_context(launch: Launch) -> None:
             address=launch.ray_address,
             resources_per_worker=_worker_resources(launch.ray_worker_resources),
         )
+
+
+def _check_installed(launch: Launch) -> None:
+    """Raises `HyperparameterError` if the context around a run is not the one asked for."""
+    current = type(tff.framework.get_context_stack().current)
+    asked_for = execution.InProcessContext, None
+    if (
+        launch.runtime == "in_process"
+        and (current, launch.runtime_devices) == asked_for
+    ):
+        return
+    raise UnusableHyperparameterError(
+        "runtime",
+        launch.runtime,
+        f"inside of a `with` statement that installs a {current.__name__}: run outside "
+        "of it",
+    )
 
 
 def _worker_resources(texts: Sequence[str] | None) -> dict[str, float] | None:

@@ -98,11 +98,17 @@ class _Exported(tf.Module):
         self.predict_in_training = tf.function(
             lambda t, n, x: predict(t, n, x, True), input_signature=[*specs, x_spec]
         )
+
+        def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = predict(self.trainable, self.non_trainable, x, False)
+            if tf.is_tensor(outputs):
+                return {"outputs": outputs}
+            # A signature has no structures.
+            flat = enumerate(tf.nest.flatten(outputs))
+            return {f"outputs_{index}": each for index, each in flat}
+
         self.serve = tf.function(
-            lambda x: {
-                "outputs": predict(self.trainable, self.non_trainable, x, False)
-            },
-            input_signature=[tf.TensorSpec(x_spec.shape, x_spec.dtype, "x")],
+            serve, input_signature=[tf.TensorSpec(x_spec.shape, x_spec.dtype, "x")]
         )
 
 

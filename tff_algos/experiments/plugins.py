@@ -7,9 +7,13 @@ where it is named (`--module=their.module`); a named one also in the current fol
 
 import importlib
 import importlib.metadata
+import itertools
+import os
+import pathlib
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 import attrs
 
@@ -21,6 +25,7 @@ from tff_algos.experiments.help_texts import described
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.experiments.run_spec import RunOptions
 from tff_algos.hyperparameters import Hyperparameter
+from tff_algos.messages import shown
 
 ENTRY_POINTS = "tff_algos"
 
@@ -61,26 +66,58 @@ def load(
         taken, or if it or an object gives a default to what does not exist.
     """
     algorithms, entries = dict(catalog.ALGORITHMS), dict(tasks.TASKS)
-    users, added = declarations.load().users, []
-    kinds = {name: next(iter(of.values())).kind for name, of in users.items()}
-    for name, module in _modules(modules):
+    added: list[tuple[Recipe | TaskEntry, str]] = []
+    for origin, module in _modules(modules):
         recipes = getattr(module, "RECIPES", ())
         offered = getattr(module, "TASKS", ())
         if not recipes and not offered:
             raise ModuleError(
-                f"--module={name} has neither RECIPES nor TASKS: expected a sequence of "
+                f"{origin} has neither RECIPES nor TASKS: expected a sequence of "
                 "recipes, of task entries, or both."
             )
-        _add(algorithms, recipes, Recipe, name)
-        _add(entries, offered, TaskEntry, name)
-        added += [(each, f"--module={name}: ") for each in (*recipes, *offered)]
+        _add(algorithms, recipes, Recipe, origin)
+        _add(entries, offered, TaskEntry, origin)
+        added += [(each, f"{origin}: ") for each in (*recipes, *offered)]
     added += [(each, "") for each in objects]
-    for each, origin in added:
-        _add_kinds(kinds, each, origin)
-    known = {declarations.EVERY_TASK, *entries, *(each.name for each in objects)}
-    for each, origin in added:
-        _check_defaults(each, kinds, known, origin)
+    task_names = {declarations.EVERY_TASK, *entries, *(each.name for each in objects)}
+    _check(added, declarations.load(), task_names)
     return Choices(algorithms, entries)
+
+
+def _check(
+    added: Sequence[tuple[Recipe | TaskEntry, str]],
+    known: declarations.Declarations,
+    task_names: Collection[str],
+) -> None:
+    """Checks algorithms and tasks against each other and this package's.
+
+    Args:
+      added: Algorithms and tasks, each with the beginning of messages.
+      known: What this package's declare.
+      task_names: The tasks whose options are known.
+
+    Raises:
+      ModuleError: If one cannot be used.
+    """
+    fields = [_declared(each, origin) for each, origin in added]
+    kinds = {name: next(iter(of.values())).kind for name, of in known.users.items()}
+    of_algorithms = {n for each in known.algorithms.values() for n in each.fields}
+    of_tasks = {n for each in known.all_tasks for n in each.fields}
+    for (each, origin), its in zip(added, fields, strict=True):
+        _add_kinds(kinds, each.name, its, origin)
+        (of_algorithms if isinstance(each, Recipe) else of_tasks).update(its)
+    for (each, origin), its in zip(added, fields, strict=True):
+        whose = f"{origin}{each.name}"
+        if isinstance(each, TaskEntry):
+            _check_defaults(
+                whose, [each.settings], of_algorithms, "no algorithm has it"
+            )
+            continue
+        # Defaults on tasks of modules that are not loaded may be of their options.
+        given = [each.settings[name] for name in each.settings if name in task_names]
+        names = {*its, *of_tasks}
+        _check_defaults(whose, given, names, "neither it nor a task has that")
+        _check_defaults(whose, [each.defaults, each.unset], its, "does not have that")
 
 
 def with_objects(
@@ -109,83 +146,108 @@ def with_objects(
 
 
 def _modules(names: Sequence[str]) -> Iterable[tuple[str, ModuleType]]:
+    """Yields modules, and who asks for each.
+
+    Raises:
+      ModuleError: If one cannot be imported.
+    """
     declared = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    origins = {
+        point.value: f"the entry point {point.name} = {point.value}"
+        for point in declared
+    }
+    origins |= {name: f"--module={name}" for name in names}
     if names and "" not in sys.path:
         # Programs look in their own folder instead of the current one. Last, so that no
         # file there hides a package.
         sys.path.append("")
-    for name in dict.fromkeys([*(point.value for point in declared), *names]):
+    for name, origin in origins.items():
         try:
-            yield name, importlib.import_module(name)
+            yield origin, importlib.import_module(name)
         except Exception as error:
             # Whatever their code raises, the user must learn whose it is.
             reason = f"{type(error).__name__}: {error}"
             if name.endswith(".py"):
-                module = name.removesuffix(".py").replace("/", ".")
-                reason = f"write --module={module}, as in `import`."
-            raise ModuleError(
-                f"--module={name} cannot be imported: {reason}"
-            ) from error
+                reason = _as_in_import(name)
+            raise ModuleError(f"{origin} cannot be imported: {reason}") from error
 
 
-def _add(known: dict, offered: Iterable, kind: type, module: str) -> None:
+def _as_in_import(file: str) -> str:
+    """Says which module a file is."""
+    path = pathlib.PurePath(os.path.normpath(file)).with_suffix("")
+    if path.is_absolute() or ".." in path.parts:
+        return (
+            f"write --module={path.name}, as in `import`, and add its folder to the "
+            "environment's PYTHONPATH."
+        )
+    return f"write --module={'.'.join(path.parts)}, as in `import`."
+
+
+def _add(known: dict, offered: Any, kind: type, origin: str) -> None:
+    if not isinstance(offered, Sequence):
+        raise ModuleError(
+            f"{origin} offers {shown(offered)}, expected a sequence of {kind.__name__}s."
+        )
     for each in offered:
         if not isinstance(each, kind):
             raise ModuleError(
-                f"--module={module} offers {each!r}, expected a {kind.__name__}."
+                f"{origin} offers {shown(each)}, expected a {kind.__name__}."
             )
         if each.name in known:
-            raise ModuleError(f"--module={module} offers {each.name}, which is taken.")
+            raise ModuleError(f"{origin} offers {each.name}, which is taken.")
         known[each.name] = each
 
 
-def _declared(offered: Recipe | TaskEntry) -> Mapping[str, Hyperparameter]:
-    if isinstance(offered, Recipe):
-        return offered.hyperparameters()
-    return described(offered.options)
+def _declared(offered: Recipe | TaskEntry, origin: str) -> Mapping[str, Hyperparameter]:
+    """Returns what an algorithm or a task declares.
+
+    Raises:
+      ModuleError: If it cannot be read.
+    """
+    try:
+        if isinstance(offered, Recipe):
+            return offered.hyperparameters()
+        if not attrs.has(offered.options):
+            raise TypeError("options must be a record of tff_algos.hyperparameters")
+        return described(offered.options)
+    except Exception as error:
+        # Whatever stands in their signatures and docstrings.
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise ModuleError(
+            f"{origin}what {offered.name} declares cannot be read: {reason}."
+        ) from error
 
 
 def _add_kinds(
-    kinds: dict[str, type], offered: Recipe | TaskEntry, origin: str
+    kinds: dict[str, type],
+    owner: str,
+    fields: Mapping[str, Hyperparameter],
+    origin: str,
 ) -> None:
     """Adds the kinds of what an algorithm or a task declares, by name.
 
     Raises:
       ModuleError: If a flag would have two kinds.
     """
-    for name, field in _declared(offered).items():
+    for name, field in fields.items():
         known = kinds.setdefault(name, field.kind)
         if field.kind is not known:
             raise ModuleError(
-                f"{origin}{offered.name} has the setting {name} of the kind "
+                f"{origin}{owner} has the setting {name} of the kind "
                 f"{field.kind.__name__}, but --{name} of others has the kind "
                 f"{known.__name__}; choose another name."
             )
 
 
 def _check_defaults(
-    offered: Recipe | TaskEntry,
-    names: Collection[str],
-    task_names: Collection[str],
-    origin: str,
+    owner: str, given: Iterable[Collection[str]], names: Collection[str], nobody: str
 ) -> None:
-    """Raises `ModuleError` if it gives a default to what nobody declares.
-
-    An algorithm's defaults on tasks of modules that are not loaded may be of settings
-    that only these tasks have.
-    """
-    given = offered.settings
-    if isinstance(offered, Recipe):
-        of_tasks = [given[name] for name in given if name in task_names]
-        given = {name for of_task in of_tasks for name in of_task}
-    for name in given:
+    """Raises `ModuleError` if an owner gives a default to what is none of the names."""
+    for name in itertools.chain.from_iterable(given):
         if name not in names:
             nearest = declarations.nearest_names(name, names)
             meant = f"; did you mean {' or '.join(nearest)}?" if nearest else "."
-            raise ModuleError(
-                f"{origin}{offered.name} has a default for {name}, but nothing has "
-                f"it{meant}"
-            )
+            raise ModuleError(f"{owner} has a default for {name}, but {nobody}{meant}")
 
 
 def declare(choices: Choices) -> declarations.Declarations:

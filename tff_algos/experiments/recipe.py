@@ -71,8 +71,8 @@ def default_batches(settings: Settings) -> BatchSpec:
 
 def differs_from_one_pass(settings: Settings) -> bool:
     """Returns whether a round's batches differ from one pass over the examples."""
-    by_steps = settings["client_steps_per_round"] is not None
-    return by_steps or settings["client_epochs_per_round"] > 1
+    by_steps = settings.get("client_steps_per_round") is not None
+    return by_steps or settings.get("client_epochs_per_round", 1) > 1
 
 
 def sampled_clients(

@@ -41,7 +41,9 @@ def create_new(wanted: pathlib.Path) -> pathlib.Path:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            continue
+            # Or else it is a folder above that exists and is none, such as a broken link.
+            if os.path.lexists(path):
+                continue
         except OSError:
             pass
         return path

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import tensorflow_federated as tff
 
-from tff_algos.execution import in_process
+from tff_algos.execution import default_context, in_process
 from tff_algos.execution.distributed import cluster as cluster_lib
 from tff_algos.execution.distributed.fleet import Fleet
 from tff_algos.execution.distributed.remote_workers import RemoteWorkers, Traffic
@@ -125,9 +125,9 @@ def set_ray_context(
       ClusterError: If Ray is missing, or what was asked for cannot be had.
       ValueError: If an argument is out of range.
     """
-    # Its workers would keep what the new ones need.
     current = tff.framework.get_context_stack().current
-    if isinstance(current, RayContext):
+    if isinstance(current, RayContext) and not default_context.is_installed():
+        # Its workers would keep what the new ones need.
         current.close()
     context = RayContext(
         num_workers,
