@@ -324,7 +324,7 @@ class Hyperparameter:
 
     def format(self, value: Any) -> Any:
         """Returns what `parse` returns the value of."""
-        if self.kind is not tuple or value is None:
+        if self.kind is not tuple or value is None or value is REQUIRED:
             return value
         return ",".join(value) or NONE
 

@@ -49,9 +49,9 @@ def test_bad_settings_of_ray_are_refused_before_it_starts(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"runtime": "native"}, "runtime='native' .* installs a InProcessContext"),
+        ({"runtime": "native"}, "runtime='native' .* installs InProcessContext"),
         ({"runtime": "ray"}, "runtime='ray' cannot be used inside of a `with`"),
-        ({"runtime_devices": ["CPU:0"]}, "runtime='in_process' .* run outside of it"),
+        ({"runtime_devices": ["CPU:0"]}, "runtime_devices='CPU:0' .* outside of it"),
     ],
 )
 def test_a_run_inside_of_a_context_cannot_ask_for_another(settings, message):
@@ -60,6 +60,19 @@ def test_a_run_inside_of_a_context_cannot_ask_for_another(settings, message):
         assert tff.framework.get_context_stack().current is context
         with pytest.raises(HyperparameterError, match=message):
             launch_options.set_context(Launch(**settings))
+
+
+def test_a_run_inside_of_an_explanation_uses_the_context_that_it_explains(capsys):
+    @tff.tensorflow.computation
+    def one():
+        return 1
+
+    def run():
+        launch_options.set_context(Launch())
+        assert one() == 1
+
+    execution.explain(run)
+    assert "1. server: 1 leaf" in capsys.readouterr().out
 
 
 def test_a_tilde_stands_for_the_home_folder(monkeypatch, tmp_path):

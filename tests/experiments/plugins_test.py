@@ -15,7 +15,7 @@ import tff_algos
 from tests.testing import tiny_task
 from tests.testing.command_line import SMALL, run_program
 from tff_algos import experiments
-from tff_algos.experiments import catalog, plugins, run_flags
+from tff_algos.experiments import catalog, declarations, plugins, report, run_flags
 from tff_algos.experiments.comparison import command
 from tff_algos.experiments.comparison import rows as rows_lib
 from tff_algos.experiments.errors import RunError
@@ -286,7 +286,7 @@ RECIPES = [Recipe(name="mine", title="Mine", summary="-", paper="-", build=build
         ),
         (
             _RECIPE,
-            r"lerning_rate, but neither .* that; did you mean client_learning_rate\?$",
+            r"lerning_rate, but no .* has it; did you mean client_learning_rate\?$",
         ),
         (
             _ENTRY,
@@ -307,6 +307,38 @@ def test_a_module_that_cannot_be_used_is_named(source, message, tmp_path, monkey
         plugins.load(["bad_package"])
 
 
+_REQUIRED = """
+from collections.abc import Sequence
+from typing import Annotated, Literal
+from tff_algos.experiments import Recipe
+from tff_algos.hyperparameters import hparam
+def build(
+    model_fn,
+    *,
+    rows: Annotated[Sequence[Literal["a", "b"]], hparam()],
+    share: Annotated[float, hparam(low=0)],
+):
+    pass
+RECIPES = [Recipe(name="mine", title="Mine", summary="-", paper="-", build=build)]
+"""
+
+
+def test_what_has_to_be_set_is_listed_without_a_value_and_missing_in_a_run(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "required.py").write_text(_REQUIRED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    declared = plugins.declare(plugins.load(["required"]))
+    for task in (None, "mnist"):
+        listed = report.settings(declared, "mine", task, [], 100)
+        assert "--rows=" in listed and "--share=" in listed
+    with pytest.raises(
+        HyperparameterError, match="^rows is missing: it has no default"
+    ):
+        declarations.resolve_pair(declared, "mine", "mnist", {})
+
+
 @pytest.mark.parametrize(
     ("algo", "task", "message"),
     [
@@ -318,12 +350,12 @@ def test_a_module_that_cannot_be_used_is_named(source, message, tmp_path, monkey
         (
             attrs.evolve(catalog.get("fedavg"), settings={"*": {"eval_clients": 3}}),
             "mnist",
-            "^fedavg has a default for eval_clients, but neither it nor a task has that",
+            "^fedavg has a default for eval_clients, but no algorithm or task has it",
         ),
         (
-            attrs.evolve(catalog.get("fedavg"), defaults={"proximal_strength": 3}),
+            attrs.evolve(catalog.get("fedavg"), defaults={"clients_per_roun": 3}),
             "mnist",
-            "^fedavg has a default for proximal_strength, but does not have that",
+            "^fedavg has a default for clients_per_roun, .* mean clients_per_round",
         ),
         (
             "fedavg",

@@ -51,7 +51,7 @@ def _data(work, batches):
 
 
 def assert_same_but_trained(first, second):
-    """Asserts that two updates are equal and not zero, but for words of no text."""
+    """Asserts that two updates are equal, and that of the embedding is not zero."""
     embedding, *_ = first
     assert np.any(embedding)
     for one, other in zip(first, second, strict=True):

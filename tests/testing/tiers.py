@@ -86,13 +86,8 @@ class _Recorder:
 
     def pytest_sessionfinish(self) -> None:
         slowest = {k: v for k, v in self._seconds.items() if v >= _RECORDED}
-        # Of tests that this run left out, unless they are no more.
-        ran = {name.partition("[")[0] for name in self._seconds}
-        kept = [
-            name
-            for name in _recorded().keys() - self._seconds.keys()
-            if _exists(name) and name.partition("[")[0] not in ran
-        ]
+        # Of cases that this run left out, unless the test is no more.
+        kept = filter(_exists, _recorded().keys() - self._seconds.keys())
         rows = slowest | {name: _recorded()[name] for name in kept}
         _FILE.write_text(
             "".join(

@@ -51,9 +51,10 @@ class MinNormFactory(tff.aggregators.WeightedAggregationFactory):
     weighted mean of the updates or directions. Directions do not depend on the length
     of a client's update.
 
-    Clients with weight zero or an update that is not finite, or so long that the square
-    of its norm is not in float64, are excluded, and lambda_0 sums to one over the others. If no client is left, the result is NaN, like
-    `tff.aggregators.MeanFactory`'s, which learning processes reject.
+    Clients with weight zero, or with an update that is not finite or so long that the
+    square of its norm overflows float64, are excluded, and lambda_0 sums to one over the
+    others. If no client is left, the result is NaN, like `tff.aggregators.MeanFactory`'s,
+    which learning processes reject.
 
     Inner products of float32 updates have an error of about 1e-8 of the updates' norms;
     those of other dtypes have float64's precision. Weights are computed in float64.

@@ -69,7 +69,7 @@ def build_personalized_fed_avg(
       server_momentum: Server momentum of FedAvg(E).
       finetune_server_optimizer_fn: Reptile(K)'s server optimizer; Adam with learning
         rate 0.001 by default.
-      with_num_examples: As in `build_reptile`, of `finetune`.
+      with_num_examples: As in `build_fed_avg`, of `finetune`.
 
     Returns:
       The two processes: give `pretrain` E epochs of every client's batches, `finetune`

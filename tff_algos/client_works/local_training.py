@@ -149,11 +149,18 @@ def check_learning_rate_decay(
         raise HyperparameterError(name, decay, f"a number {_DECAYS}")
     if decay == 1.0:
         return
-    # Not in a graph, where a schedule that branches needs AutoGraph.
-    with tf.init_scope():
-        hparams = optimizer.get_hparams(
-            optimizer.initialize([tf.TensorSpec([], tf.float32)])
-        )
+    hparams: list[str] = []
+
+    # A function, because a schedule that branches needs AutoGraph.
+    @tf.function
+    def list_hparams():
+        initialize = convertible(optimizer.initialize)
+        state = initialize([tf.TensorSpec([], tf.float32)])
+        hparams.extend(optimizer.get_hparams(state))
+
+    # In a graph, which leaves TensorFlow's devices uninitialized.
+    with tf.Graph().as_default():
+        list_hparams.get_concrete_function()
     if tff.learning.optimizers.LEARNING_RATE_KEY not in hparams:
         raise UnusableHyperparameterError(
             name,

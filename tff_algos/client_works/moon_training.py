@@ -108,8 +108,9 @@ def build_contrastive_training_client_work(
     """Builds MOON's client work.
 
     A client minimizes its loss + mu * the mean of `contrastive_losses`, of sequences
-    over the positions that count in the loss, and remembers its final weights. In its first round the previous model is the server's, so the contrastive
-    loss is log 2 and its gradient is zero.
+    over the positions that count in the loss, and remembers its final weights. In its
+    first round the previous model is the server's, so the contrastive loss is log 2 and
+    its gradient is zero.
 
     Args:
       model: A block model; the features are the inputs of its last block. With one

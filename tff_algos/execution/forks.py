@@ -1,4 +1,4 @@
-"""Processes made by forking, in which the threads of TensorFlow and of Python are missing."""
+"""Processes made by forking, which lack the threads of TensorFlow and of Python."""
 
 import os
 

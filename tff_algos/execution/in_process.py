@@ -282,6 +282,10 @@ class _Recorder(tff.framework.SyncContext):
         self._context = context
         self.invoked: list[Any] = []
 
+    def created(self) -> InProcessContext:
+        """Returns the context in which computations run."""
+        return self._context
+
     def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs a computation, as `InProcessContext.invoke` does."""
         self.invoked.append(comp)

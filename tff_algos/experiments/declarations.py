@@ -225,7 +225,7 @@ def resolve(
     layers: Iterable[Settings],
     chosen: Settings,
     *,
-    is_list: bool = False,
+    may_be_missing: bool = False,
 ) -> dict[str, Any]:
     """Returns all settings: `chosen`, else the last layer's that has it, or the default.
 
@@ -233,7 +233,7 @@ def resolve(
       fields: The declarations; what a layer has besides is ignored.
       layers: Defaults that replace the declared ones.
       chosen: What the user set.
-      is_list: Whether values that the user has to set may be missing.
+      may_be_missing: Whether values that the user has to set may be missing.
 
     Raises:
       HyperparameterError: If a value is invalid or missing, or `chosen` holds two
@@ -252,7 +252,7 @@ def resolve(
     }
     values |= chosen
     missing = [name for name, value in values.items() if value is REQUIRED]
-    if missing and not is_list:
+    if missing and not may_be_missing:
         raise MissingHyperparameterError(missing[0], "it has no default")
     return {
         name: value if value is REQUIRED else fields[name].checked(value)
@@ -266,11 +266,11 @@ def resolve_pair(
     task: str,
     settings: Settings,
     *,
-    is_list: bool = False,
+    may_be_missing: bool = False,
 ) -> Settings:
     """Returns all settings of a run, and checks them as far as data can tell.
 
-    With `is_list`, values that the user has to set may be missing.
+    With `may_be_missing`, values that the user has to set may be missing.
 
     Raises:
       UnknownNameError: If there is no such algorithm or task.
@@ -285,12 +285,14 @@ def resolve_pair(
     chosen = by_user(settings, declared, algorithm.refused)
     resolved = resolve(declarations.run, (), chosen[RUN])
     of_pair = of_task(algorithm.settings, task)
-    resolved |= resolve(entry.fields, [of_pair], chosen[entry.user], is_list=is_list)
+    resolved |= resolve(
+        entry.fields, [of_pair], chosen[entry.user], may_be_missing=may_be_missing
+    )
     return resolved | resolve(
         algorithm.fields,
         [entry.settings, of_pair],
         chosen[algorithm.user],
-        is_list=is_list,
+        may_be_missing=may_be_missing,
     )
 
 

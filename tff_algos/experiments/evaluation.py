@@ -108,10 +108,10 @@ def build_evaluate_fn(
     """Builds `weights -> metrics` on the task's and the clients' test sets.
 
     The model's metrics are those on the undivided test set or, if the task has none or
-    `undivided` is False, on the clients' pooled test examples. Over clients with test examples, there are also
-    the unweighted `client_accuracy_mean` and `client_accuracy_std` (ddof 0), and the
-    means of the lowest and the highest tenth, `client_accuracy_worst_decile` and
-    `client_accuracy_best_decile`.
+    `undivided` is False, on the clients' pooled test examples. Over clients with test
+    examples, there are also the unweighted `client_accuracy_mean` and
+    `client_accuracy_std` (ddof 0), and the means of the lowest and the highest tenth,
+    `client_accuracy_worst_decile` and `client_accuracy_best_decile`.
     """
     evaluate_clients = build_client_evaluation(task.model)
     datasets = _client_datasets(task, client_ids, "test")

@@ -81,7 +81,8 @@ def run(
       resume: Whether to resume the run in `output_dir`, if there is one.
       runtime: What runs TFF computations: this process, on GPUs where there are any;
         TFF's own C++ worker; or this process with the clients in Ray workers. It
-        becomes TFF's default context.
+        becomes TFF's default context; inside of a `with` statement that installs an
+        in-process context, the run takes place in that.
       runtime_devices: Devices of the in-process runtime, such as "GPU:0"; None for all
         GPUs, or the CPU.
       ray_address: `HOST:PORT` of the Ray cluster to join; None to start Ray on this
@@ -259,6 +260,7 @@ def build_spec(
     Raises:
       HyperparameterError: If a setting is invalid, or nobody uses it.
       TaskError: If the task cannot be made as asked.
+      RunError: If a run cannot use the task.
     """
     # Before data are loaded or downloaded, so that errors come at once.
     _check_not_loaded(task, launch)

@@ -149,18 +149,19 @@ def set_context(launch: Launch) -> None:
 
 def _check_installed(launch: Launch) -> None:
     """Raises `HyperparameterError` if the context around a run is not the one asked for."""
-    current = type(tff.framework.get_context_stack().current)
-    asked_for = execution.InProcessContext, None
-    if (
-        launch.runtime == "in_process"
-        and (current, launch.runtime_devices) == asked_for
-    ):
-        return
+    current = tff.framework.get_context_stack().current
+    # Of the default context and that of `explain`, the one that runs computations.
+    current = type(getattr(current, "created", lambda: current)())
+    name, value = "runtime", launch.runtime
+    if value == "in_process" and current is execution.InProcessContext:
+        if launch.runtime_devices is None:
+            return
+        name, value = "runtime_devices", ",".join(launch.runtime_devices)
     raise UnusableHyperparameterError(
-        "runtime",
-        launch.runtime,
-        f"inside of a `with` statement that installs a {current.__name__}: run outside "
-        "of it",
+        name,
+        value,
+        f"inside of a `with` statement that installs {current.__name__}: run outside of "
+        "it",
     )
 
 

@@ -11,6 +11,7 @@ were scaled. Arrays are called trainable_0, trainable_1, ..., non_trainable_0, .
 the order of the model's weights.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -129,7 +130,7 @@ def write_round(
     weights: tff.learning.models.ModelWeights,
     kept: Iterable[int],
     encoding: Mapping[str, Any] | None = None,
-) -> None:
+) -> bool:
     """Writes the weights after a round, for `load_model` by round.
 
     Args:
@@ -139,6 +140,9 @@ def write_round(
       weights: Its weights.
       kept: The rounds whose weights stay.
       encoding: `tasks.Task.encoding`.
+
+    Returns:
+      Whether it wrote a SavedModel, the first of the run.
     """
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -146,9 +150,11 @@ def write_round(
     for number, path in _rounds(folder).items():
         if number not in {*kept, round_num}:
             files.remove(path)
-    if not (folder / _SAVED_MODEL).exists():
+    is_first = not (folder / _SAVED_MODEL).exists()
+    if is_first:
         _write_encoding(folder, encoding)
         _write_saved_model(folder, model, weights)
+    return is_first
 
 
 def write_latest(
@@ -232,8 +238,11 @@ def _write_saved_model(
     try:
         with files.without_log():
             tf.saved_model.save(exported, str(temporary), signatures=exported.serve)
-        shutil.rmtree(folder / _SAVED_MODEL, ignore_errors=True)
+        earlier = files.temporary_path(folder / _SAVED_MODEL)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(folder / _SAVED_MODEL, earlier)
         os.replace(temporary, folder / _SAVED_MODEL)
+        shutil.rmtree(earlier, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -292,7 +301,7 @@ class TrainedModel:
         found = self._saved.predict(
             list(self.weights.trainable), list(self.weights.non_trainable), batch
         )
-        return found.numpy()
+        return tf.nest.map_structure(lambda output: output.numpy(), found)
 
     def keras_model(self) -> tf_keras.Model:
         """Returns it as an uncompiled Keras model, to predict, train on and save.

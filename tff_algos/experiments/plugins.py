@@ -113,11 +113,13 @@ def _check(
                 whose, [each.settings], of_algorithms, "no algorithm has it"
             )
             continue
-        # Defaults on tasks of modules that are not loaded may be of their options.
+        # Defaults on tasks of modules that are not loaded may be of their options. What
+        # another algorithm has may be inherited from its recipe.
         given = [each.settings[name] for name in each.settings if name in task_names]
-        names = {*its, *of_tasks}
-        _check_defaults(whose, given, names, "neither it nor a task has that")
-        _check_defaults(whose, [each.defaults, each.unset], its, "does not have that")
+        names = of_algorithms | of_tasks
+        _check_defaults(whose, given, names, "no algorithm or task has it")
+        given = [each.defaults, each.unset]
+        _check_defaults(whose, given, of_algorithms, "no algorithm has it")
 
 
 def with_objects(

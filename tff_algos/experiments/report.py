@@ -198,7 +198,7 @@ def settings(
     sections.append(("every run", declarations.run))
     defaults = {n: f.default for _, fields in sections for n, f in fields.items()}
     if algo is not None and task is not None:
-        defaults = resolve_pair(declarations, algo, task, {}, is_list=True)
+        defaults = resolve_pair(declarations, algo, task, {}, may_be_missing=True)
     elif algo is not None:
         every = algorithm.settings.get("*", {})
         defaults |= {name: every[name] for name in every if name in defaults}

@@ -41,7 +41,7 @@ def create_new(wanted: pathlib.Path) -> pathlib.Path:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            # Or else it is a folder above that exists and is none, such as a broken link.
+            # Otherwise a parent exists that is not a folder, such as a broken link.
             if os.path.lexists(path):
                 continue
         except OSError:

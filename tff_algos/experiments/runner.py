@@ -87,6 +87,7 @@ class _Training:
                 spec.output_dir / checkpoints.FOLDER
             )
         self._memory = None
+        self._saved_model_round: int | None = None
         self.rounds_done, self._stage_index, self._state = self._restore()
         self._check_rows()
         self._mend_model()
@@ -242,7 +243,7 @@ class _Training:
 
     def write_latest_model(self) -> None:
         """Writes the SavedModel of a run that stops after some of its rounds."""
-        if self.rounds_done:
+        if self.rounds_done and self._saved_model_round != self.rounds_done:
             model_files.write_latest(
                 self._spec.output_dir, self._spec.task.model, self.weights
             )
@@ -255,7 +256,7 @@ class _Training:
                 self._write_model()
 
     def _write_model(self) -> None:
-        model_files.write_round(
+        is_first = model_files.write_round(
             self._spec.output_dir,
             self.rounds_done,
             self._spec.task.model,
@@ -263,6 +264,8 @@ class _Training:
             kept=self._checkpoints.rounds(),
             encoding=self._spec.task.encoding,
         )
+        if is_first:
+            self._saved_model_round = self.rounds_done
 
     def _enter_stage(self, index: int) -> None:
         """Enters another stage, carrying over only the model's weights."""

@@ -26,6 +26,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.autograph import convertible
+
 Tensors = tuple[tf.Tensor, ...]
 TargetWeightsFn = Callable[[Any], tf.Tensor | None]
 
@@ -205,9 +207,9 @@ class BlockModel(tff.learning.models.FunctionalModel):
 
     def target_weights(self, label: Any) -> tf.Tensor | None:
         """Returns targets' weights in the loss, like labels; None if all have weight 1."""
-        return (
-            None if self._target_weights_fn is None else self._target_weights_fn(label)
-        )
+        if self._target_weights_fn is None:
+            return None
+        return convertible(self._target_weights_fn)(label)
 
     @property
     def statistics(self) -> tuple[bool, ...]:
@@ -347,7 +349,7 @@ class BlockModel(tff.learning.models.FunctionalModel):
           loss_fn: As in `tff.learning.models.FunctionalModel`.
           metrics_fns: As in `tff.learning.models.FunctionalModel`.
           input_spec: As in `tff.learning.models.FunctionalModel`; `x` is unchanged.
-          target_weights_fn: Of the loss.
+          target_weights_fn: Of the new loss; None if all targets have weight 1.
         """
         return BlockModel(
             self._blocks,

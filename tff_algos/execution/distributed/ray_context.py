@@ -119,7 +119,8 @@ def set_ray_context(
       **kwargs: As in `set_in_process_context`.
 
     Returns:
-      The context. It replaces and closes an earlier one of this thread.
+      The context. It replaces this thread's default context and, outside of `with`
+      statements that install another, closes an earlier Ray context.
 
     Raises:
       ClusterError: If Ray is missing, or what was asked for cannot be had.
