@@ -269,7 +269,7 @@ def test_the_first_command_prints_what_the_readme_shows(tmp_path):
     }
     for name, accuracy in found.items():
         (percent,) = re.findall(rf"{name}, .*?  +([\d.]+) %", shown)
-        # README: by up to a point between processors, of which two are known.
+        # Processors differ by about a point.
         assert accuracy == pytest.approx(float(percent) / 100, abs=0.02), name
 
 

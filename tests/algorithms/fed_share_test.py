@@ -53,38 +53,36 @@ def test_fedshare_of_a_clients_own_full_batch_is_fedavg():
     assert_close(left, right, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("count_shared", [True, False])
-def test_shared_examples_count_in_fedshares_weights_or_not(count_shared):
+def _data_of_stage(epochs, **chosen):
+    """A stage that shares as many examples as half of all, its data, and their numbers."""
     stage = stage_of(
         "fedshare",
         client_steps_per_round=None,
-        client_epochs_per_round=2,
+        client_epochs_per_round=epochs,
         shared_fraction=0.5,
-        count_shared=count_shared,
+        **chosen,
     )
     data, read = data_of(stage)
-    num_shared = sum(len(y) for _, y in read[0]["examples"]) // 2 - SIZES[0]
-    assert num_shared > 0
+    num_shared = [
+        sum(len(y) for _, y in read[k]["examples"]) // epochs - n
+        for k, n in enumerate(SIZES)
+    ]
+    return stage, data, read, num_shared
+
+
+@pytest.mark.parametrize("count_shared", [True, False])
+def test_shared_examples_count_in_fedshares_weights_or_not(count_shared):
+    stage, data, read, num_shared = _data_of_stage(2, count_shared=count_shared)
+    assert min(num_shared) > 0
     ends = [trained(START, read[k]["examples"]) for k in range(3)]
-    weights = [size + (num_shared if count_shared else 0) for size in SIZES]
+    counted = num_shared if count_shared else [0] * 3
+    weights = [own + shared for own, shared in zip(SIZES, counted, strict=True)]
     assert_exact(run(stage, data), np.average(ends, axis=0, weights=weights))
 
 
 def test_shared_examples_are_split_among_clients_or_everyones():
-    def num_shared(share_mode):
-        stage = stage_of(
-            "fedshare",
-            client_steps_per_round=None,
-            client_epochs_per_round=1,
-            shared_fraction=0.5,
-            share_mode=share_mode,
-        )
-        _, read = data_of(stage)
-        return [
-            sum(len(y) for _, y in read[k]["examples"]) - n for k, n in enumerate(SIZES)
-        ]
-
-    everyones, split = num_shared("full"), num_shared("split")
+    *_, everyones = _data_of_stage(1, share_mode="full")
+    *_, split = _data_of_stage(1, share_mode="split")
     assert set(everyones) == {sum(split)} and sum(split) > 3
     assert max(split) - min(split) <= 1
 

@@ -62,8 +62,8 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
         Its state is the mean loss of the last round that had one, float64. Its
         measurements are `num_non_finite_clients` and `num_negative_losses` (int32, clients
         that are left out, because negative losses have no powers) and `mean_loss`
-        (float32; NaN if no client is left). If no client is left or a sum overflows, the result is not finite, and
-        learning processes reject it.
+        (float32; NaN if no client is left). If no client is left or a sum overflows, the
+        result is not finite, and learning processes reject it.
 
         Raises:
           TypeError: If `value_type` has tensors that are not floating point.
