@@ -152,7 +152,7 @@ def test_every_comparison_has_rows(command, monkeypatch):
     values, contenders, common = command_lib.parse(words)
     what = declarations.load()
     rows = rows_lib.make_rows(contenders, common, values.grid, what)
-    assert len(rows) > 1
+    assert len(rows) > 1 or "*" not in command
     assert all(map(columns.parse_column, values.columns))
 
 
