@@ -1,5 +1,6 @@
 """Federated learning tasks: a dataset, its clients and a model."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,9 +111,14 @@ def load_task(
             settings[unknown[0]],
             f"with --task={name}, which has {choices}",
         )
-    return entry.load(
-        attrs.evolve(options, **settings), attrs.evolve(data_options, **of_data)
-    )
+    options = attrs.evolve(options, **settings)
+    data_options = attrs.evolve(data_options, **of_data)
+    task = entry.load(options, data_options)
+    if task.fingerprint:
+        return task
+    # A run that loads a task records these as flags; for others they would be lost.
+    made_of = hashlib.sha256(repr((task.dataset_name, options)).encode()).hexdigest()
+    return attrs.evolve(task, fingerprint=f"{made_of[:16]}-{data_options.seed}")
 
 
 def _names(options_class: type) -> set[str]:

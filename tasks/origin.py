@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import numpy as np
+import tensorflow as tf
 
 from tff_algos import execution
 from tff_algos.clients.batching import BatchSpec, batch_examples
@@ -37,7 +39,7 @@ class Origin:
       load: The function of its `TaskEntry`.
       options: The task's options.
       data_options: The source of its data, without a download.
-      identity: A digest of its clients and of one client's examples.
+      identity: A digest of its clients, one client's examples and its weights' shapes.
     """
 
     load: Callable[[Any, _DataOptions], _Task]
@@ -101,6 +103,11 @@ def batches(
     return batch_examples(task.examples(client_id, split), spec, seed)
 
 
+def fingerprint(task: _Task) -> str:
+    """Returns a task's fingerprint; of one without, a digest of what it holds."""
+    return task.fingerprint or f"{_identity(task)}-"
+
+
 def _keep(origin: Origin, task: _Task) -> None:
     _tasks.clear()
     _tasks[origin] = task
@@ -123,7 +130,12 @@ def _identity(task: _Task) -> str:
     digest = hashlib.sha256()
     for client_id in (*task.train_client_ids, *task.eval_client_ids):
         digest.update(f"{client_id}\0".encode())
-    for array in task.examples(task.train_client_ids[0], "train"):
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes())
+    weights = tf.nest.map_structure(np.shape, task.model.initial_weights)
+    digest.update(repr(weights).encode())
+    for client_id in task.train_client_ids[:1]:
+        for array in map(
+            np.asarray, tf.nest.flatten(task.examples(client_id, "train"))
+        ):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
     return f"{task.dataset_name}:{digest.hexdigest()[:12]}"

@@ -284,18 +284,26 @@ def _fingerprint(
     parts: Sequence[np.ndarray],
     how: Treatment,
 ) -> str:
-    """Returns a digest of the examples, their division among clients and treatment."""
-    digest = hashlib.sha256()
-    for array in (x, y, *parts):
-        digest.update(repr((array.shape, array.dtype.str)).encode())
-        digest.update(np.ascontiguousarray(array).data)
+    """Returns digests of the examples and their treatment, and of division and seed."""
     settings = attrs.asdict(how, recurse=False)
+    seed = settings.pop("seed")
     if isinstance(how.model, tf_keras.Model):
         settings["model"] = keras_classifier.architecture(how.model)
     elif not isinstance(how.model, str):
-        settings["model"] = repr(how.model.input_spec)
-    digest.update(repr((tuple(client_ids), settings)).encode())
-    return digest.hexdigest()[:16]
+        # Not the weights: whoever builds the model again draws them anew.
+        weights = tf.nest.flatten(how.model.initial_weights)
+        shapes = [(np.shape(each), np.asarray(each).dtype.str) for each in weights]
+        settings["model"] = (how.model.input_spec, shapes)
+    data = _digest((x, y), (tuple(client_ids), settings))
+    return f"{data[:16]}-{_digest(parts, seed)[:8]}"
+
+
+def _digest(arrays: Sequence[np.ndarray], others: Any) -> str:
+    digest = hashlib.sha256(repr(others).encode())
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _roles(

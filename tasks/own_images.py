@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -42,6 +42,7 @@ def read(
         )
     if not paths:
         raise TaskError(f"{folder} has no images ({', '.join(SUFFIXES)}) below it.")
+    _check_names(folder, paths)
     parts = [path.relative_to(folder).parts for path in paths]
     depths = {len(part): path for part, path in zip(parts, paths, strict=True)}
     if len(depths) > 1 or min(depths) not in (2, 3):
@@ -54,6 +55,19 @@ def read(
     labels = np.array([part[-2] for part in parts])
     clients = np.array([part[0] for part in parts]) if min(depths) == 3 else None
     return images, labels, clients
+
+
+def _check_names(folder: pathlib.Path, paths: Iterable[pathlib.Path]) -> None:
+    """Raises `TaskError` for a name that no file of results could hold."""
+    for path in paths:
+        name = os.fsencode(path.relative_to(folder))
+        try:
+            name.decode()
+        except UnicodeDecodeError as error:
+            raise TaskError(
+                f"{folder} has {name.decode(errors='backslashreplace')}: expected names "
+                "in UTF-8; rename it."
+            ) from error
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:

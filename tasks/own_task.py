@@ -255,10 +255,15 @@ class Format:
           TaskError: If the data cannot be read, or something does not fit.
           HyperparameterError: If an option names what the data do not have.
         """
-        if data_options.data == "generated":
+        if data_options.data != "auto":
             raise TaskError(
-                f"--data=generated: --task={self.name}:{path} is your own data, which "
-                "cannot be replaced by generated data."
+                f"--data={data_options.data}: --task={self.name}:{path} is your own "
+                "data, which have no other source."
+            )
+        if data_options.cache_dir is not None:
+            raise TaskError(
+                f"--cache_dir={data_options.cache_dir}: --task={self.name}:{path} is "
+                "read from where it is."
             )
         found = path.is_dir() if self.argument == "DIR" else path.is_file()
         if not found:

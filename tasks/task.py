@@ -51,8 +51,9 @@ class Task:
         examples, without reading the examples; None if labels are not classes of
         examples or if it would take as long as reading the examples.
       origin: How another process reads `examples`; None to send them to it.
-      fingerprint: A digest of the user's own data and of how they are treated; "" for
-        published datasets.
+      fingerprint: Tells apart tasks of the same name, if no flags do: a digest of the
+        user's own data or of the options of `load_task`, and, after a "-", what differs
+        by seed. "" if flags say all.
       encoding: How the user's own data are encoded: `classes`, in the order of the
         model's outputs, the features' `mean` and `deviation`, and of a table their
         names, `features`; else None.

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from tff_algos.experiments import checkpoints
+from tff_algos.experiments import checkpoints, files
 from tff_algos.experiments.errors import ResumeError
 
 
@@ -95,7 +95,7 @@ def test_a_run_is_its_own_and_may_be_longer_or_shorter_where_that_is_allowed(tmp
 
 
 def test_a_run_on_other_data_is_not_resumed(tmp_path):
-    config = {"hyperparameters": {"algo": "fedavg"}, checkpoints.FINGERPRINT: "one"}
+    config = {"hyperparameters": {"algo": "fedavg"}, files.FINGERPRINT: "one"}
     checkpoints.write_config(tmp_path, config)
     settings = config["hyperparameters"]
     assert checkpoints.check_config(tmp_path, settings, fingerprint="one")

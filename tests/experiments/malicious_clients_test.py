@@ -203,8 +203,10 @@ def test_the_task_under_attack_has_a_model_for_such_batches():
     assert task.train_client_ids == TASK.train_client_ids
 
 
-def build(attack="bias:2", clients=None, every_round=True, cohort_size=3):
-    return malicious_clients.build(attack, clients, every_round, TASK, cohort_size)
+def build(attack="bias:2", clients=None, every_round=True, cohort_size=3, seed=0):
+    return malicious_clients.build(
+        attack, clients, every_round, TASK, cohort_size, seed
+    )
 
 
 def test_flags_make_an_attack():
@@ -214,6 +216,7 @@ def test_flags_make_an_attack():
     assert everyone == make("scale", 5.0, TASK.train_client_ids, every_round=False)
     drawn = build()
     assert len(drawn.client_ids) == 1 and build() == drawn
+    assert any(build(seed=seed) != drawn for seed in range(1, 5))
 
 
 @pytest.mark.parametrize(

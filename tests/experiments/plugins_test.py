@@ -101,6 +101,21 @@ def test_a_comparison_takes_a_module_and_its_flags(sign_avg):
     assert "--sign_threshold=0.1" in common
 
 
+def test_flag_files_in_a_comparison_may_name_a_module(sign_avg, tmp_path):
+    lines = [f"--module={sign_avg}", "--algo=sign_avg", "--task=adult"]
+    for number in range(2):
+        own = [*lines, f"--sign_threshold=0.{number}"]
+        (tmp_path / f"row_{number}.flags").write_text("\n".join(own))
+    modules = command.modules_of([f"{tmp_path}/*.flags", "--seeds=1"])
+    assert modules == (sign_avg,)
+    _, contenders, common = command.parse([f"{tmp_path}/*.flags", "--total_rounds=3"])
+    declared = run_flags.declared(modules)
+    rows = rows_lib.make_rows(contenders, common, [], declared)
+    assert [row.label for row in rows] == ["row_0", "row_1"]
+    assert f"--module={sign_avg}" in rows[1].arguments
+    assert "--sign_threshold=0.1" in rows[1].arguments
+
+
 @pytest.fixture
 def page_modules(tmp_path, monkeypatch):
     (tmp_path / "fed_yogi.py").write_text(_example("FedYogi"))

@@ -47,6 +47,11 @@ def test_pooled_data_have_nobody_to_drop_out():
     assert make_spec(1, clients_per_round=None).options.client_dropout == 0.0
 
 
+def test_pooled_data_have_nobody_who_could_be_worse_off():
+    with pytest.raises(HyperparameterError, match="track_improvement=True is not val"):
+        make_spec(1, clients_per_round=None, track_improvement=True)
+
+
 @pytest.mark.parametrize(
     "bad", [{"seed": -1}, {"client_dropout": 1.0}, {"rounds_per_checkpoint": 0}]
 )

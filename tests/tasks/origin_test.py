@@ -83,6 +83,17 @@ def test_another_process_reads_the_same_examples(found, tmp_path):
             np.testing.assert_array_equal(arrays[name], value)
 
 
+def test_a_task_that_says_nothing_of_its_data_is_told_by_what_it_holds():
+    task = tiny_task.make()
+    x, y = task.examples(task.train_client_ids[0], "train")
+    other = attrs.evolve(task, examples=lambda client_id, split: (x + 1, y))
+    fewer = attrs.evolve(task, train_client_ids=task.train_client_ids[:1])
+    told = [origin.fingerprint(each) for each in (task, other, fewer)]
+    assert origin.fingerprint(tiny_task.make()) == told[0]
+    assert len(set(told)) == 3
+    assert origin.fingerprint(attrs.evolve(task, fingerprint="own")) == "own"
+
+
 def test_other_data_are_refused_in_one_line():
     first = tiny_task.make()
     x, y = first.examples(first.train_client_ids[0], "train")

@@ -202,6 +202,19 @@ def test_fingerprints_tell_data_and_their_treatment_apart():
     changed[3, 0] += 1
     others = [fingerprint(changed), fingerprint(standardize=False), fingerprint(seed=1)]
     assert len({fingerprint(), *others}) == 4
+    # Runs with several seeds of the same data can be told from those of other data.
+    data = [each.partition("-")[0] for each in (fingerprint(), *others)]
+    assert data[0] == data[3] and len(set(data)) == 3
+
+
+def test_fingerprints_tell_functional_models_of_other_sizes_apart():
+    def fingerprint(name, seed=0):
+        model = by_shape.build(name, X.shape[1:], 2, seed)
+        return tasks.from_arrays(X, Y % 2, IDS, model=model).fingerprint
+
+    assert fingerprint("mlp") != fingerprint("linear")
+    # A model that is built again has other initial weights, and resumes.
+    assert fingerprint("mlp") == fingerprint("mlp", seed=1)
 
 
 class _Frame(dict):

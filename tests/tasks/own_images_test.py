@@ -96,6 +96,14 @@ def test_other_depths_are_refused(put, tmp_path):
         own_images.read(tmp_path)
 
 
+def test_names_that_results_could_not_hold_are_refused(put, tmp_path):
+    put("Andr\udce9/1.png")
+    with pytest.raises(
+        TaskError, match=r"has Andr\\xe9/1\.png: expected names in UTF-8"
+    ):
+        own_images.read(tmp_path)
+
+
 def test_what_is_no_image_is_refused(put, tmp_path):
     with pytest.raises(TaskError, match="has no images"):
         own_images.read(tmp_path)

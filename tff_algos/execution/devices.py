@@ -27,7 +27,7 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
         raise UnknownDeviceError(
             f"Expected runtime_devices to be a list of names, found {names!r}."
         )
-    _grow_memory()
+    grow_memory()
     logical = [device.name for device in tf.config.list_logical_devices()]
     known = [name.removeprefix("/device:") for name in logical]
     if names is None:
@@ -52,8 +52,11 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(f"/device:{name}" for name in resolved)
 
 
-def _grow_memory() -> None:
-    """Enables memory growth on GPUs, instead of allocating all memory at once."""
+def grow_memory() -> None:
+    """Enables memory growth on GPUs, instead of allocating all memory at once.
+
+    To be called before anything runs on them.
+    """
     for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)

@@ -19,8 +19,6 @@ import tensorflow_federated as tff
 from tff_algos.experiments import files
 from tff_algos.experiments.errors import ResumeError
 
-# In it, the fingerprint of the data.
-FINGERPRINT = "data_fingerprint"
 # Within the results folder.
 FOLDER = "checkpoints"
 _PREFIX = "round_"
@@ -179,10 +177,11 @@ def check_config(
             f"{directory} holds a run with other hyperparameters "
             f"({'; '.join(changed)}): choose another --output_dir."
         )
-    if config.get(FINGERPRINT, "") != fingerprint:
+    if config.get(files.FINGERPRINT, "") != fingerprint:
         raise ResumeError(
-            f"{directory} holds a run on other data: the examples, their division or scaling, "
-            "or the layers of their Keras model have changed since; choose another --output_dir."
+            f"{directory} holds a run on other data: the examples, their division or "
+            "scaling, the task's other options or the layers of its model have changed "
+            "since; choose another --output_dir."
         )
     return True
 

@@ -17,6 +17,8 @@ import numpy as np
 
 # The settings of a run, in its results folder.
 CONFIG_FILE = "config.json"
+# In it, the fingerprint of the task's data.
+FINGERPRINT = "data_fingerprint"
 
 
 def safe_name(text: str) -> str:

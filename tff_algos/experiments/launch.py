@@ -281,7 +281,8 @@ def build_spec(
     if isinstance(task, Task):
         _check_task(task)
         # Runs of one task in one process would keep each other's graphs.
-        task = attrs.evolve(task, model=untraced(task.model))
+        model = untraced(task.model)
+        task = attrs.evolve(task, model=model, fingerprint=origin.fingerprint(task))
     else:
         paces[task_name] = task.pace
         task = _load(task, task_options, options.seed, launch)
@@ -297,6 +298,7 @@ def build_spec(
         options.malicious_every_round,
         task,
         resolved.get("clients_per_round"),
+        options.seed,
     )
     guarantee = private_aggregators.guarantee(resolved, len(task.train_client_ids))
     initial_weights = None

@@ -176,6 +176,7 @@ def build(
     every_round: bool,
     task: Task,
     cohort_size: int | None,
+    seed: int,
 ) -> Attack | None:
     """Returns the attack specified by flags, or None.
 
@@ -185,6 +186,7 @@ def build(
       every_round: Whether malicious clients take part in every round.
       task: The clients.
       cohort_size: Clients per round; None for pooled examples.
+      seed: Seed of the draw of malicious clients.
 
     Raises:
       HyperparameterError: If a flag is invalid, or given without an attack.
@@ -197,7 +199,7 @@ def build(
         raise HyperparameterError(
             "attack", attack, "an algorithm that trains on clients, not on pooled data"
         )
-    chosen = choose_clients(malicious_clients, task.train_client_ids, task.seed)
+    chosen = choose_clients(malicious_clients, task.train_client_ids, seed)
     if every_round and len(chosen) > cohort_size:
         raise HyperparameterError(
             "malicious_clients",

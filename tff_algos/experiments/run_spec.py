@@ -105,8 +105,8 @@ class RunSpec:
       resume: Whether to resume the run in `output_dir`, if there is one.
 
     Raises:
-      HyperparameterError: If `client_dropout` is set for pooled training, or
-        `seen_eval_clients` where all evaluated clients train.
+      HyperparameterError: If `client_dropout` or `track_improvement` is set for pooled
+        training, or `seen_eval_clients` where all evaluated clients train.
       CohortSizeError: If a cohort is larger than the training clients.
     """
 
@@ -135,6 +135,12 @@ class RunSpec:
                 "client_dropout",
                 self.options.client_dropout,
                 "0 for an algorithm that trains on pooled data, not on clients",
+            )
+        if self.options.track_improvement and pooled:
+            raise HyperparameterError(
+                "track_improvement",
+                True,
+                "False for an algorithm that trains on pooled data, not on clients",
             )
         trains, evaluates = map(
             set, (self.task.train_client_ids, self.task.eval_client_ids)

@@ -508,7 +508,7 @@ def _write_config(spec: RunSpec) -> None:
         {
             **spec.config,
             "hyperparameters": dict(spec.hyperparameters),
-            checkpoints.FINGERPRINT: spec.task.fingerprint,
+            files.FINGERPRINT: spec.task.fingerprint,
         },
     )
 

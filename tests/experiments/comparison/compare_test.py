@@ -24,6 +24,16 @@ def program(monkeypatch):
     return programs.stand_in(monkeypatch)
 
 
+def test_fewer_runs_than_jobs_share_all_cpus(program, monkeypatch, tmp_path):
+    jobs = []
+    monkeypatch.setattr(compare, "Program", lambda of: jobs.append(of) or program)
+    for _ in range(2):
+        compare_runs(
+            "fedavg", "fedprox", task="mnist", seeds=1, jobs=8, output_dir=tmp_path
+        )
+    assert jobs == [2, 1]
+
+
 def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
     found = compare_runs(
         "fedavg",

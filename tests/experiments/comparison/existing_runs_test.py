@@ -27,6 +27,26 @@ def test_existing_runs_that_differ_in_the_seed_are_one_row(tmp_path):
     ]
 
 
+def test_runs_on_other_data_are_rows_of_their_own(tmp_path):
+    def row_folders(*fingerprints, seeds=(0, 1)):
+        folders = []
+        for number, (mark, seed) in enumerate(zip(fingerprints, seeds, strict=True)):
+            folders.append(tmp_path / str(number))
+            write_run(folders[-1], seed=seed)
+            path = folders[-1] / "config.json"
+            config = json.loads(path.read_text()) | {"data_fingerprint": mark}
+            path.write_text(json.dumps(config))
+        rows = make_rows([*map(str, folders)], [], [], WHAT)
+        return [[path.name for path in row.folders] for row in rows]
+
+    # The part after the "-" differs by seed.
+    assert row_folders("one-a", "one-b") == [["0", "1"]]
+    assert row_folders("one-a", "other-b") == [["0"], ["1"]]
+    assert row_folders("one-a", "other-a", seeds=(0, 0)) == [["0"], ["1"]]
+    with pytest.raises(ComparisonError, match="are runs of the same settings and seed"):
+        row_folders("one-a", "one-a", seeds=(0, 0))
+
+
 def _labels(tmp_path, names, contenders=()):
     """Returns the labels of existing runs, all with different settings, and others."""
     for number, name in enumerate(names):

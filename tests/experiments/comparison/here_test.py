@@ -1,5 +1,6 @@
 """Recipes and loaded tasks are compared in this process, with the numbers of `run`."""
 
+import inspect
 import types
 
 import attrs
@@ -8,7 +9,7 @@ import pytest
 
 import tasks
 from tff_algos.experiments import catalog, compare, run
-from tff_algos.experiments.comparison import here
+from tff_algos.experiments.comparison import here, rows
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.errors import RunError
 
@@ -123,6 +124,41 @@ def test_other_data_of_the_same_name_are_another_run(task, tmp_path):
     changed = tasks.from_arrays(X + 1, Y, IDS, name="my points", model="linear")
     with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
         compare("fedavg", task=changed, **settings)
+
+
+def test_tasks_loaded_with_other_options_are_not_each_other_s(launched):
+    def made(**options):
+        task = tasks.load_task("mnist", data="generated", **options)
+        program = here.ProgramHere.of_objects((), task)
+        return program.fingerprint, rows.default_folder(
+            ["fedavg"], ["--task=mnist"], program.fingerprint
+        )
+
+    found = [
+        made(),
+        made(partition="dirichlet:0.1"),
+        made(seed=1),
+        made(model="tiny_nn"),
+    ]
+    assert made() == found[0]
+    for each in zip(*found, strict=True):
+        assert len(set(each)) == len(found)
+
+
+def test_a_recipe_whose_code_has_changed_runs_again(task, recipe, tmp_path):
+    def losses(built):
+        found = compare(built, task=task, seeds=1, output_dir=tmp_path, **SHORT)
+        return _losses(found)["pulled"]
+
+    def stronger(*arguments, proximal_strength=0.0, **settings):
+        return recipe.build(*arguments, proximal_strength=5.0, **settings)
+
+    stronger.__signature__ = inspect.signature(recipe.build)
+    stronger.__doc__ = recipe.build.__doc__
+    changed = attrs.evolve(recipe, build=stronger)
+    first = losses(recipe)
+    assert losses(changed) != first == losses(recipe)
+    assert len(list(tmp_path.glob("pulled-*+seed=0"))) == 2
 
 
 def test_what_objects_cannot_have_is_refused(task, recipe, tmp_path):

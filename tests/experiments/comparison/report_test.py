@@ -76,6 +76,26 @@ def test_notes_say_what_was_left_out(tmp_path):
     assert report.notes({Row(label="a"): [None]}) == []
 
 
+def test_notes_say_on_which_datasets_rows_are_if_names_do_not(tmp_path):
+    (run, _), *_ = _outcomes(tmp_path).values()
+
+    def notes(*labels):
+        runs = [
+            attrs.evolve(run, dataset=each) for each in ("mnist", "mnist_generated")
+        ]
+        folders = [(), (tmp_path,)]
+        return report.notes(
+            {
+                Row(label=label, folders=paths): [each]
+                for label, paths, each in zip(labels, folders, runs, strict=True)
+            }
+        )
+
+    told = "Rows differ in the dataset (mnist, mnist_generated)."
+    assert notes("fedavg", "fedavg (one)") == [told]
+    assert notes("fedavg on mnist", "fedavg on mnist_generated") == []
+
+
 def test_notes_say_in_which_flags_existing_runs_differ(tmp_path):
     (run, _), *_ = _outcomes(tmp_path).values()
     runs = [

@@ -39,6 +39,23 @@ def test_runs_go_seed_by_seed_and_existing_ones_keep_their_folders(tmp_path):
     assert [run.is_done for run in runs] == [False] * 4 + [True] * 2
 
 
+def test_folders_of_long_names_can_be_made(tmp_path):
+    labels = [f"fedavg features={'ä' * 300},{number}" for number in range(2)]
+    rows = [Row(label=label, arguments=("--algo=fedavg",)) for label in labels]
+    runs = make_runs(rows, 1, tmp_path)
+    assert len({run.folder for run in runs}) == 2
+    for run in runs:
+        run.folder.mkdir()
+
+
+def test_versions_of_an_algorithm_have_their_own_folders(tmp_path):
+    runs = make_runs(ROWS, 1, tmp_path, versions={"uga": "1234abcd"})
+    assert [run.folder.name for run in runs] == [
+        "uga+rate=1-1234abcd+seed=0",
+        "fedavg+seed=0",
+    ]
+
+
 def test_runs_that_are_done_are_not_run_again(tmp_path):
     runs = make_runs(ROWS, 2, tmp_path)
     first = Program()

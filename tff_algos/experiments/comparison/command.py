@@ -29,6 +29,8 @@ are excluded. A completed run is not repeated with the same flags, a stopped run
 resumed, and a failed run is reported while the others go on.
 """
 
+import glob
+import itertools
 import os
 import pathlib
 import shutil
@@ -41,6 +43,15 @@ from absl import flags
 from tff_algos.experiments import run_flags
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import default_folder, make_rows, serialized
+
+
+def modules_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Returns the modules that arguments, or the flag files to be compared, name."""
+    words = [each for each in arguments if not each.startswith("-")]
+    patterns = [each for each in words if each.endswith(".flags") or "*" in each]
+    found = itertools.chain.from_iterable(map(glob.glob, patterns))
+    presets = [f"--flagfile={each}" for each in sorted(found) if os.path.isfile(each)]
+    return tuple(dict.fromkeys(run_flags.modules_of([*arguments, *presets])))
 
 
 def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[str]]:
@@ -63,7 +74,7 @@ def parse(arguments: Sequence[str]) -> tuple[flags.FlagValues, list[str], list[s
     )
     flags.DEFINE_bool("help", False, "Explain the command.", flag_values=values)
     own = set(values)
-    what = run_flags.declared(run_flags.modules_of(arguments))
+    what = run_flags.declared(modules_of(arguments))
     run_flags.define(what, values)
     try:
         _, *contenders = values(["compare", *arguments])
@@ -91,7 +102,8 @@ def main(arguments: Sequence[str]) -> int:
     if values.help:
         print(__doc__)
         return 0
-    what = run_flags.declared(tuple(values.module))
+    modules = modules_of(arguments)
+    what = run_flags.declared(modules)
     rows = make_rows(contenders, common, values.grid, what)
     # These import TensorFlow, which takes seconds.
     from tff_algos.experiments.comparison import columns, compare, report
@@ -102,9 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = values.output_dir or default_folder(contenders, common)
     folder = pathlib.Path(os.path.expanduser(chosen))
     try:
-        found = compare.run(
-            rows, values.module, values.seeds, wanted, values.jobs, folder
-        )
+        found = compare.run(rows, modules, values.seeds, wanted, values.jobs, folder)
     except (KeyboardInterrupt, SystemExit):
         print(
             f"stopped; the same command resumes in {folder}",

@@ -15,6 +15,7 @@ import matplotlib.figure
 
 from tasks.task import Task, TaskEntry
 from tff_algos import messages
+from tff_algos.execution import devices
 from tff_algos.experiments import plugins, results_folder, run_flags
 from tff_algos.experiments.comparison import checks, figures, page, report
 from tff_algos.experiments.comparison.columns import (
@@ -104,8 +105,9 @@ def compare(
         the usual ones.
       jobs: The number of concurrent runs, each with its share of the CPUs.
       output_dir: The folder of the report and of the runs. Completed runs there are not
-        repeated. By default `runs/comparison-...`, another one for another task, folder
-        of flag files, or other settings.
+        repeated, unless the code of their recipe has changed. By default
+        `runs/comparison-...`, another one for another task, folder of flag files, or
+        other settings.
       modules: Modules of other packages whose algorithms and tasks to offer.
       **settings: Flags of every row that has them: `task`, `data`, `total_rounds`, ...
         The task can be an entry, or a task that is loaded. What made a loaded task, such
@@ -146,7 +148,8 @@ def compare(
     axes = [_axis(name, values) for name, values in (grid or {}).items()]
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
-    chosen = output_dir or default_folder(names, common)
+    version = here.fingerprint if here else ""
+    chosen = output_dir or default_folder(names, common, version)
     folder = pathlib.Path(os.path.expanduser(chosen))
     return run(rows, modules, seeds, wanted, jobs, folder, here)
 
@@ -243,10 +246,13 @@ def run(
       FolderInUseError: If another comparison writes to the folder.
       OutputError: If the folder cannot be written to the end.
     """
+    # The checks of rows already run ops, and would take the GPU's memory from the runs.
+    devices.grow_memory()
     with _held(folder):
         for note in report.notes({row: () for row in rows}):
             print(note, file=sys.stderr, flush=True)
-        runs = make_runs(rows, seeds, folder, here.fingerprint if here else "")
+        objects = (here.fingerprint, here.versions) if here else ()
+        runs = make_runs(rows, seeds, folder, *objects)
         check_folders(runs)
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
         choices = here.choices if here else plugins.load(modules)
@@ -268,6 +274,9 @@ def run(
 
             with results_folder.naming_errors(folder):
                 if here is None:
+                    # Each of fewer runs than jobs gets more of the CPUs.
+                    num_left = sum(not run.is_done for run in runs)
+                    jobs = max(1, min(jobs, num_left))
                     outcomes = execute_all(runs, jobs, ended, Program(jobs))
                 else:
                     outcomes = execute_in_turn(runs, ended, here)

@@ -12,7 +12,7 @@ import attrs
 
 from tff_algos import messages
 from tff_algos.experiments.comparison.errors import ComparisonError
-from tff_algos.experiments.files import CONFIG_FILE
+from tff_algos.experiments.files import CONFIG_FILE, FINGERPRINT
 
 
 def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
@@ -21,12 +21,19 @@ def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
     Raises:
       ComparisonError: If its config.json does not hold them.
     """
+    settings, _ = _read_config(folder)
+    return settings
+
+
+def _read_config(folder: pathlib.Path) -> tuple[Mapping[str, Any], str]:
+    """Returns the flags of a run, and the fingerprint of its data."""
     path = folder / CONFIG_FILE
     try:
-        settings = dict(json.loads(path.read_text("utf-8"))["hyperparameters"])
+        config = json.loads(path.read_text("utf-8"))
+        settings = dict(config["hyperparameters"])
         if not isinstance(settings.get("algo", ""), str):
             raise TypeError(f"algo is {messages.shown(settings['algo'])}")
-        return settings
+        return settings, str(config.get(FINGERPRINT, ""))
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = messages.one_line(error)
         if isinstance(error, KeyError):
@@ -73,23 +80,26 @@ def labelled(
 
 
 def _grouped(folders: Sequence[pathlib.Path]) -> list[_Runs]:
-    """Returns runs by their settings, but for the seed."""
+    """Returns runs by their settings and data, but for the seed."""
     found: dict[str, _Runs] = {}
+    first: dict[tuple[str, ...], pathlib.Path] = {}
     for folder in folders:
         if not (folder / "summary.json").is_file():
             raise ComparisonError(
                 f"{folder} has no summary.json: its run is not complete."
             )
-        settings = read_settings(folder)
+        settings, fingerprint = _read_config(folder)
         task = settings.get("dataset") or settings.get("task")
-        key = json.dumps({k: v for k, v in settings.items() if k != "seed"})
+        others = {k: v for k, v in settings.items() if k != "seed"}
+        data, _, by_seed = fingerprint.rpartition("-")
+        key = json.dumps([others, data])
+        other = first.setdefault((key, str(settings.get("seed")), by_seed), folder)
+        if other is not folder:
+            raise ComparisonError(
+                f"{folder} and {other} are runs of the same settings and seed; expected "
+                "one of them."
+            )
         runs = found.get(key, _Runs((), settings.get("algo", ""), task))
-        for other in runs.folders:
-            if read_settings(other).get("seed") == settings.get("seed"):
-                raise ComparisonError(
-                    f"{folder} and {other} are runs of the same settings and seed; "
-                    "expected one of them."
-                )
         found[key] = attrs.evolve(runs, folders=(*runs.folders, folder))
     return [*found.values()]
 

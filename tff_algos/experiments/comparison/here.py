@@ -2,14 +2,16 @@
 
 import pathlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import attrs
 
 import tasks
+from tasks import origin
 from tasks.task import Task, TaskEntry
 from tff_algos.experiments import catalog, launch, plugins, run_flags
+from tff_algos.experiments.comparison.object_digests import digest
 from tff_algos.experiments.comparison.rows import parse_flags
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.plugins import Choices
@@ -23,12 +25,14 @@ class ProgramHere:
     Attributes:
       choices: What `--algo` and `--task` can name; objects are among it.
       what: What it declares.
-      fingerprint: That of a loaded task; "" if there is none.
+      fingerprint: Tells tasks that are objects apart; "" if the task is a name.
+      versions: Of each algorithm that is an object, by its name.
     """
 
     choices: Choices = attrs.field(repr=False)
     what: Declarations = attrs.field(repr=False)
     fingerprint: str = ""
+    versions: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
     def of_objects(
@@ -51,8 +55,12 @@ class ProgramHere:
         entries = [task] if isinstance(task, TaskEntry) else []
         loaded = plugins.load(modules, [*recipes, *entries])
         choices = plugins.with_objects(loaded, recipes, task)
-        fingerprint = task.fingerprint if isinstance(task, Task) else ""
-        return cls(choices, plugins.declare(choices), fingerprint)
+        fingerprint = ""
+        if task is not None:
+            is_loaded = isinstance(task, Task)
+            fingerprint = origin.fingerprint(task) if is_loaded else digest(task)
+        versions = {recipe.name: digest(recipe) for recipe in recipes}
+        return cls(choices, plugins.declare(choices), fingerprint, versions)
 
     def __call__(self, arguments: Sequence[str], log: pathlib.Path) -> int:
         """Runs it and returns its exit status; writes an error to `log`.

@@ -138,6 +138,20 @@ def shared_flags(outcomes: Outcomes) -> list[str]:
     ]
 
 
+def differing_datasets(outcomes: Outcomes) -> list[str]:
+    """Returns the datasets of rows, as one text, if they differ and no name says it."""
+    named = {
+        row.label: next((each.dataset for each in results if each), None)
+        for row, results in outcomes.items()
+    }
+    datasets = {label: dataset for label, dataset in named.items() if dataset}
+    if len(set(datasets.values())) < 2:
+        return []
+    if all(dataset in label for label, dataset in datasets.items()):
+        return []
+    return [f"the dataset ({', '.join(map(str, named.values()))})"]
+
+
 def differing_flags(outcomes: Outcomes) -> list[str]:
     """Returns the flags in which rows differ, with the value of each row.
 

@@ -100,7 +100,7 @@ def _differences(outcomes: Outcomes) -> list[str]:
     """
     if not any(row.folders for row in outcomes):
         return []
-    found = page.differing_flags(outcomes)
+    found = page.differing_datasets(outcomes) + page.differing_flags(outcomes)
     return [f"Rows differ in {', '.join(found)}."] if found else []
 
 

@@ -137,17 +137,20 @@ def make_rows(
     return found
 
 
-def default_folder(contenders: Sequence[str], common: Sequence[str]) -> pathlib.Path:
+def default_folder(
+    contenders: Sequence[str], common: Sequence[str], fingerprint: str = ""
+) -> pathlib.Path:
     """Returns a folder named by what rows share, so that rows and seeds can be added.
 
     Args:
       contenders: Algorithms, flag files or patterns of them, and folders of runs.
       common: Flags of every row to be run, as `--name=value`.
+      fingerprint: That of a task that is an object; "" if it is a name.
     """
     files_of_flags = [each for each in contenders if each.endswith(".flags")]
     tables = {"-".join(pathlib.Path(each).parent.parts[-2:]) for each in files_of_flags}
     tasks = [each for each in common if each.startswith("--task=")]
-    others = sorted(set(common) - set(tasks))
+    others = sorted({*common, *filter(None, [fingerprint])} - set(tasks))
     words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
     if others:
         words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")

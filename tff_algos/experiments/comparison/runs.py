@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import sys
+import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,6 +22,7 @@ _NUM_LOG_LINES = 10
 # The file with the flags of a completed run, in its folder, which identifies it.
 _DONE_FILE = "done.flags"
 LOG_FILE = "log.txt"
+_MAX_NAME_BYTES = 200
 
 # The results of every row's runs; None for one that failed.
 Outcomes = Mapping[Row, Sequence[Results | None]]
@@ -137,8 +139,23 @@ def _task_flags(row: Row) -> tuple[str, ...]:
     return tuple(each for each in row.arguments if each.startswith(names))
 
 
+def _folder_name(row: Row, seed: int, versions: Mapping[str, str]) -> str:
+    """Returns the name of a run's folder, of at most 255 bytes."""
+    name = files.safe_name(row.label.replace(" ", "+"))
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        # A value may be a list of columns.
+        start = name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
+        name = f"{start}-{zlib.crc32(row.label.encode()):08x}"
+    used = (versions.get(each.removeprefix("--algo=")) for each in row.arguments)
+    return "-".join([name, *filter(None, used)]) + f"+seed={seed}"
+
+
 def make_runs(
-    rows: Sequence[Row], seeds: int, output_dir: pathlib.Path, fingerprint: str = ""
+    rows: Sequence[Row],
+    seeds: int,
+    output_dir: pathlib.Path,
+    fingerprint: str = "",
+    versions: Mapping[str, str] = types.MappingProxyType({}),
 ) -> list[Run]:
     """Returns the runs, seed by seed, so that all rows have results early.
 
@@ -146,16 +163,17 @@ def make_runs(
       rows: The rows.
       seeds: The number of seeds of rows that are to be run: 0, 1, ...
       output_dir: Where each run gets a folder.
-      fingerprint: That of a loaded task; "" if runs load theirs.
+      fingerprint: That of a task that is an object; "" if it is a name.
+      versions: Of algorithms that are objects, by name. Runs of another version have
+        other folders.
     """
     runs = []
     loaded = f"# data {fingerprint}" if fingerprint else ""
-    versions = {row: loaded or _data_version(row) for row in rows}
+    data_versions = {row: loaded or _data_version(row) for row in rows}
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
-            name = files.safe_name(row.label.replace(" ", "+"))
-            folder = output_dir / f"{name}+seed={seed}"
-            runs.append(Run(row, seed, folder, versions[row]))
+            folder = output_dir / _folder_name(row, seed, versions)
+            runs.append(Run(row, seed, folder, data_versions[row]))
     for row in rows:
         runs += [Run(row, number, path) for number, path in enumerate(row.folders)]
     return runs

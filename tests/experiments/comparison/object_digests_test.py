@@ -1,0 +1,110 @@
+"""Digests of objects differ with what they do, and with nothing else."""
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+import types
+
+import attrs
+import numpy as np
+import pytest
+
+from tff_algos.experiments import catalog
+from tff_algos.experiments.comparison.object_digests import digest
+
+CODE = """
+    import functools
+
+    STEPS = 3
+
+    def scale(x, by=2.0):
+        return by * x
+
+    class Rule:
+        def apply(self, x):
+            return x + 1
+
+    def outer(factor):
+        def inner(x):
+            return factor * scale(Rule().apply(x)) + STEPS
+        return inner
+
+    build = functools.partial(outer(0.5), 1.0)
+"""
+
+
+def _build(code=CODE):
+    """Returns what a cell of a notebook with this code defines."""
+    scope = {"__name__": "notebook"}
+    exec(textwrap.dedent(code), scope)  # noqa: S102
+    return scope["build"]
+
+
+def test_the_same_code_has_the_same_digest_with_other_comments():
+    commented = CODE.replace("STEPS = 3", "# Three are enough.\n    STEPS = 3")
+    assert digest(_build(commented)) == digest(_build())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("by * x", "by + x"),
+        ("by=2.0", "by=2.5"),
+        ("x + 1", "x + 2"),
+        ("outer(0.5)", "outer(0.25)"),
+        ("STEPS = 3", "STEPS = 4"),
+        (", 1.0)", ", 2.0)"),
+    ],
+)
+def test_a_change_anywhere_in_the_module_changes_it(old, new):
+    assert CODE.count(old) == 1
+    assert digest(_build(CODE.replace(old, new))) != digest(_build())
+
+
+def test_other_data_and_other_defaults_change_it():
+    recipe = catalog.get("fedavg", catalog.ALGORITHMS)
+    changed = attrs.evolve(recipe, defaults={**recipe.defaults, "total_rounds": 7})
+    assert digest(changed) != digest(recipe) == digest(attrs.evolve(recipe))
+    one, other = np.zeros(3), np.ones(3)
+    load = functools.partial(lambda x: x, one)
+    assert digest(load) != digest(functools.partial(lambda x: x, other))
+    assert digest(load) == digest(functools.partial(lambda x: x, one.copy()))
+
+
+def test_functions_that_call_each_other_have_one():
+    code = """
+        def even(n):
+            return n == 0 or odd(n - 1)
+
+        def odd(n):
+            return n != 0 and even(n - 1)
+
+        build = even
+    """
+    assert digest(_build(code)) != digest(_build(code.replace("n != 0", "n > 0")))
+
+
+def test_it_is_the_same_in_every_process():
+    # A set's order differs from process to process.
+    code = "lambda x: x in {'a', 'b', 'c', 'd'}"
+    program = (
+        "from tff_algos.experiments.comparison.object_digests import digest\n"
+        f"print(digest({code}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(2)
+    }
+    assert len(found) == 1
+
+
+def test_what_is_not_known_counts_by_its_type():
+    assert digest(types.SimpleNamespace(a=1)) == digest(types.SimpleNamespace(a=2))
