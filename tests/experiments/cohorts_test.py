@@ -55,6 +55,8 @@ def test_pooled_batches_take_every_example_once_before_any_twice():
     spec = BatchSpec(batch_size=1, num_steps=total)
     points = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
     assert len(set(points)) == total
+    own = [task.examples(client_id, "train")[0] for client_id in task.train_client_ids]
+    assert set(points) == {tuple(x) for x in np.concatenate(own)}
     again = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
     later = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 2)]
     assert points == again and points != later and set(points) == set(later)
