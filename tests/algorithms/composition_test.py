@@ -19,6 +19,7 @@ from tests.testing.float32_processes import (
     variable,
 )
 from tests.testing.local_steps import BATCH, CLIENTS, RATE, told
+from tests.testing.numbered_clients import numbered
 from tests.testing.speed import some_fast
 from tff_algos import client_works
 from tff_algos.hyperparameters import HyperparameterError
@@ -94,6 +95,28 @@ def test_those_who_see_updates_one_by_one_measure_what_came_of_them(name):
 def test_those_who_look_at_losses_measure_the_largest(name):
     metrics = built(name).next.type_signature.result.metrics.member
     assert metrics.client_work.max_loss.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["mimelite", "afl", "centralized"])
+def test_a_rejected_round_leaves_the_state_of_the_client_work(name):
+    process = built(name)
+    if name == "centralized":
+        process = tff_algos.build_centralized(functional(), SGD(0.1, momentum=0.9))
+    state = process.next(process.initialize(), cohort_for(name)).state
+    # Its update of about 1e22 is finite, and the update's squared norm is not.
+    far = np.full((1, 5), 2e11, np.float32), np.full(1, 2e11, np.float32)
+    data = [tf.data.Dataset.from_tensors(far), *float32_processes.cohort()[1:]]
+    data = data[:1] if name == "centralized" else data
+    data = numbered(data) if name == "afl" else data
+    output = process.next(state, data)
+    assert output.metrics["finalizer"]["num_rejected_rounds"] == 1
+    assert output.metrics["client_work"]["num_non_finite_clients"] == 0
+    leaves = [tf.nest.flatten(each.client_work) for each in (state, output.state)]
+    changes = [np.asarray(b) - np.asarray(a) for a, b in zip(*leaves, strict=True)]
+    counted = [each for each in changes if np.any(each)]
+    # The round counts all the same.
+    assert counted == ([] if name == "centralized" else [1])
+    assert any(np.size(each) > 1 for each in changes)
 
 
 def test_our_client_work_composes_with_tffs_aggregators():

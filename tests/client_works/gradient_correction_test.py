@@ -22,10 +22,13 @@ def cut(vector, dtype=tf.float64):
     )
 
 
-def corrected(gradient, rows, qp_margin=0.0, qp_scope="global", dtype=tf.float64):
-    found = correct(
+def corrected(
+    gradient, rows, qp_margin=0.0, qp_scope="global", dtype=tf.float64, fallbacks=0
+):
+    found, num_fallbacks = correct(
         cut(gradient, dtype), [cut(row, dtype) for row in rows], qp_margin, qp_scope
     )
+    assert num_fallbacks == fallbacks
     assert [t.shape for t in found] == [*SHAPES]
     assert {t.dtype for t in found} == {dtype}
     return np.concatenate([np.ravel(t.numpy()) for t in found])
@@ -131,7 +134,9 @@ def test_a_gradient_of_zero_stays_zero(qp_scope):
 def test_opposite_rows_with_a_margin_ask_too_much_and_change_nothing():
     gradient, _ = random_problem(2)
     rows = [gradient, -2 * gradient]
-    np.testing.assert_array_equal(corrected(gradient, rows, qp_margin=0.1), gradient)
+    for qp_scope, fallbacks in (("global", 1), ("per_tensor", len(SHAPES))):
+        found = corrected(gradient, rows, 0.1, qp_scope, fallbacks=fallbacks)
+        np.testing.assert_array_equal(found, gradient)
 
 
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-5])
@@ -190,7 +195,7 @@ def test_large_tensors_are_corrected_as_in_float64(scale, compiled, gpus, monkey
     def found(dtype):
         first, *others = [(tf.constant(v, dtype),) for (v,) in vectors]
         call = tf.function(
-            lambda first, *others: correct(first, others, 0.0, "global"),
+            lambda first, *others: correct(first, others, 0.0, "global").gradients,
             jit_compile=compiled,
         )
         return call(first, *others)[0].numpy()
@@ -210,7 +215,7 @@ def test_a_large_row_that_is_nothing_or_not_finite_counts_for_nothing(bad):
 
     def found(*rows):
         first, *others = [(tf.constant(vector),) for vector in (gradient, *rows)]
-        return correct(first, others, 0.0, "per_tensor")[0].numpy()
+        return correct(first, others, 0.0, "per_tensor").gradients[0].numpy()
 
     np.testing.assert_allclose(found(broken, row), found(row), atol=1e-6)
     assert np.linalg.norm(found(row) - gradient) > 10

@@ -68,6 +68,14 @@ def test_a_run_measures_how_many_were_left_out(tmp_path):
     assert result.metrics["aggregator/num_left_out"].tolist() == [4, 4]
 
 
+def test_mimelites_momentum_is_combined_by_the_rule_too(tmp_path):
+    attack = {"attack": "scale:100000", "malicious_clients": "0.2"}
+    result = tiny_runs.run(tmp_path, algo="mimelite", aggregator="median", **attack)
+    first, second = result.metrics["update_norm"]
+    # Honest clients add the momentum to every gradient.
+    assert second < 2 * first
+
+
 def test_a_run_that_cannot_be_is_refused_before_it_starts(tmp_path):
     with pytest.raises(HyperparameterError, match="krum:2"):
         tiny_runs.run(tmp_path, aggregator="krum:2")

@@ -79,6 +79,23 @@ def test_reptiles_clients_tell_by_how_many_examples_statistics_are_weighted():
     assert "num_examples" in _reptile(with_statistics).client_data_fields
 
 
+def test_clients_of_whom_a_part_counts_tell_how_many_examples_they_have():
+    plain = tiny_task.make()
+    with_statistics = attrs.evolve(plain, model=build_tiny_nn((2,), 3, seed=0))
+
+    def tell(name, task, **chosen):
+        recipe = catalog.get(name)
+        (stage,) = recipe.stages(task, recipe.resolve("tiny", {}, chosen))
+        return "num_examples" in stage.client_data_fields
+
+    held_out = {"query": "held_out", "client_weighting": "num_examples"}
+    assert tell("fomaml", plain, **held_out)
+    assert not tell("fomaml", plain, **held_out | {"client_weighting": "uniform"})
+    assert not tell("afl", plain, afl_mode="batch")
+    assert tell("afl", with_statistics, afl_mode="batch")
+    assert not tell("afl", with_statistics, afl_mode="epochs")
+
+
 def _reptile(task, **chosen):
     recipe = catalog.get("personalized_fedavg")
     settings = recipe.resolve("tiny", {}, {"finetune_steps": 2, **chosen})

@@ -1,10 +1,12 @@
 """Keras' recurrent layers with our gradients: against Keras' own."""
 
+import functools
 import inspect
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 import tf_keras
 
 import tff_algos
@@ -96,6 +98,22 @@ def test_dropout_is_keras_and_acts_in_training_alone(pair):
         own, reference = (outputs(layer, training) for layer in pair)
         np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-6)
     assert np.abs(outputs(pair[0], True) - outputs(pair[0], False)).max() > 0.01
+
+
+def test_in_a_computation_every_step_has_a_mask_of_its_own_as_in_keras(pair):
+    def zeroed_inputs(layer_class):
+        with tf.GradientTape() as tape:
+            x = tf.ones([BATCH, TIME, 50])
+            tape.watch(x)
+            layer = layer_class(UNITS, dropout=0.5, return_sequences=True)
+            total = tf.reduce_sum(layer(x, training=True))
+        return tf.equal(tape.gradient(total, x), 0)
+
+    for layer_class in pair:
+        made = tff.tensorflow.computation(functools.partial(zeroed_inputs, layer_class))
+        zeroed = np.asarray(made())
+        assert 0.4 < zeroed.mean() < 0.6
+        assert 0.4 < (zeroed[:, 1:] == zeroed[:, :-1]).mean() < 0.6
 
 
 def test_arguments_weights_and_configurations_are_keras(pair):

@@ -3,7 +3,8 @@
 Mohri, Sivek, Suresh: "Agnostic Federated Learning", 2019, arXiv 1902.00146.
 
 Clients' weights lambda, on the simplex of N, are learned: gradient ascent while the model
-descends. A round, both lines with the old lambda and F_i client i's loss at w:
+descends. A round, both lines with the old lambda and F_i the loss that client i reports
+(of w in the paper; with several local steps, the mean of the losses before each):
 
     server:  w <- w - eta_g * sum_i lambda_i delta_i
              lambda <- projection on the simplex of lambda + gamma_lambda * (F_1, ..., F_N)

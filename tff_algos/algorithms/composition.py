@@ -46,9 +46,9 @@ def compose(
       moving statistics): clients' updates then carry them,
       `aggregators.StatisticsFactory` averages them beside the update, in the clear, and
       `finalizers.build_statistics_finalizer` puts them in the server's place.
-    * Clients that remember (`client_works.build_remembering_process`): a round that the
-      finalizer rejects then changes nothing that is remembered
-      (`client_works.undo_rejected_rounds`).
+    * A client work with a state of more than a round number, such as MimeLite's momentum
+      or what clients remember (`client_works.build_remembering_process`): a round that
+      the finalizer rejects then changes nothing of it (`client_works.undo_rejected_rounds`).
 
     Args:
       model: The model that the client work trains.
@@ -85,6 +85,8 @@ def compose(
     remembers = _is_record_of(state_type, client_works.RememberingState)
     if has_statistics or remembers:
         _check_measures_rejections(finalizer)
+    has_state = not isinstance(state_type, tff.TensorType) and len(state_type) > 0
+    undoes = remembers or (has_state and _measures_rejections(finalizer))
     if has_statistics:
         aggregator = aggregators.StatisticsFactory(aggregator)
         finalizer = finalizers.build_statistics_finalizer(
@@ -102,16 +104,17 @@ def compose(
         aggregator.create(result_type.update, result_type.update_weight),
         finalizer,
     )
-    if remembers:
-        return client_works.undo_rejected_rounds(process)
-    return process
+    return client_works.undo_rejected_rounds(process) if undoes else process
+
+
+def _measures_rejections(finalizer: Finalizer) -> bool:
+    measured = finalizer.next.type_signature.result.measurements.member
+    is_struct = isinstance(measured, tff.StructType)
+    return is_struct and "num_rejected_rounds" in tff.structure.name_list(measured)
 
 
 def _check_measures_rejections(finalizer: Finalizer) -> None:
-    measured = finalizer.next.type_signature.result.measurements.member
-    is_struct = isinstance(measured, tff.StructType)
-    names = tff.structure.name_list(measured) if is_struct else []
-    if "num_rejected_rounds" not in names:
+    if not _measures_rejections(finalizer):
         raise HyperparameterError(
             "finalizer",
             finalizer,

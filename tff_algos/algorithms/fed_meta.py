@@ -12,7 +12,8 @@ The next round broadcasts w (or, with `feed_back=False`, w', so that the meta up
 shapes the model returned).
 
 Reduces to: the inner algorithm with eta_meta = 0; gradient descent on D_meta with idle
-clients.
+clients. A round that the inner algorithm rejects leaves w' = w, and the meta update
+follows all the same: it needs no client.
 
 Cost per round: the inner algorithm's; `meta_steps` gradient steps at the server.
 """

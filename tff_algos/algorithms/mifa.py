@@ -69,8 +69,8 @@ def build_mifa(
         default.
       num_clients: N, all clients in the population.
       mean_over: Denominator of MIFA's mean: all N clients, or those seen so far.
-      wait_for_all: Leave the model unchanged until every client has sent an update, the
-        paper's other way to start.
+      wait_for_all: Leave the trainable weights unchanged until every client has sent an
+        update, the paper's other way to start.
       memory_dtype: Type of the updates that the server remembers; None for the weights'.
 
     Returns:

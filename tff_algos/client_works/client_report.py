@@ -55,8 +55,8 @@ class ClientReport:
       result: The `tff.learning.templates.ClientResult`; a zero update of weight zero if
         the client is excluded.
       metrics: Its unfinalized metrics.
-      counts: This client's `num_non_finite_clients` and `num_empty_clients`, int32 [],
-        to be summed.
+      counts: This client's `num_non_finite_clients`, `num_empty_clients` and those of
+        `with_count`, int32 [], to be summed.
       counts_in: Whether the client takes part, that is, is not excluded; bool [].
       weighs_by_examples: Whether its weight is its number of examples.
     """
@@ -74,6 +74,12 @@ class ClientReport:
             update_weight=zero_unless(self.counts_in, weight),
         )
         return attrs.evolve(self, result=result, weighs_by_examples=False)
+
+    def with_count(self, name: str, count: tf.Tensor) -> "ClientReport":
+        """Returns the report with one more count, 0 if the client is excluded."""
+        counts = collections.OrderedDict(self.counts)
+        counts[name] = zero_unless(self.counts_in, count)
+        return attrs.evolve(self, counts=counts)
 
     def without_statistics(self) -> "ClientReport":
         """Returns the report of the update alone."""

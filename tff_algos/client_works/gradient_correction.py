@@ -6,6 +6,7 @@ The quadratic program of a local step of GradMA (Luo et al., 2023, arXiv 2302.14
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -23,18 +24,25 @@ _SUMMANDS = 128
 _BLOCK = 1 << 15
 
 
+class Correction(NamedTuple):
+    """The corrected gradient, by tensor, and the programs that were not solved, int32 []."""
+
+    gradients: Tensors
+    num_fallbacks: tf.Tensor
+
+
 def correct(
     gradients: Tensors,
     rows: Sequence[Tensors],
     qp_margin: float,
     qp_scope: cone.QpScope,
-) -> Tensors:
-    """Returns the vector nearest to a gradient that opposes none of up to three rows.
+) -> Correction:
+    """Finds the vector nearest to a gradient that opposes none of up to three rows.
 
     Args:
       gradients: The gradient, by tensor.
       rows: The rows, by tensor.
-      qp_margin: The smallest cosine with a row, relative to the gradient's norm.
+      qp_margin: The smallest inner product with a row, divided by both norms.
       qp_scope: Whether tensors are corrected together or each by itself.
     """
     corrected = functools.partial(_correct, qp_margin=qp_margin, qp_scope=qp_scope)
@@ -49,20 +57,22 @@ def _correct(
     rows: Sequence[Tensors],
     qp_margin: float,
     qp_scope: cone.QpScope,
-) -> Tensors:
+) -> Correction:
     vectors = list(zip(gradients, *rows, strict=True))
     products = [_inner_products(same) for same in vectors]
     dtypes = [gradient.dtype for gradient in gradients]
     if qp_scope == "global":
         widest = max(dtypes, key=lambda dtype: dtype.size)
-        shared = _coefficients(tf.add_n(products), qp_margin, widest)
-        coefficients = [shared] * len(vectors)
+        solutions = [_solution(tf.add_n(products), qp_margin, widest)]
+        used = solutions * len(vectors)
     else:
-        coefficients = [
-            _coefficients(product, qp_margin, dtype)
+        used = solutions = [
+            _solution(product, qp_margin, dtype)
             for product, dtype in zip(products, dtypes, strict=True)
         ]
-    return tuple(itertools.starmap(_combined, zip(vectors, coefficients, strict=True)))
+    corrected = itertools.starmap(_combined, zip(vectors, used, strict=True))
+    failed = [tf.cast(tf.logical_not(each.accepted), tf.int32) for each in solutions]
+    return Correction(tuple(corrected), tf.add_n(failed))
 
 
 def _is_large(tensor: tf.Tensor) -> bool:
@@ -135,10 +145,10 @@ def _quick_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(sums, tf.float64))
 
 
-def _combined(tensors: Sequence[tf.Tensor], coefficients: tf.Tensor) -> tf.Tensor:
+def _combined(tensors: Sequence[tf.Tensor], solution: cone.ConeSolution) -> tf.Tensor:
     """Returns a gradient plus multiples of rows, without the rows that are not used."""
     gradient, *rows = tensors
-    factors = tf.unstack(tf.cast(coefficients[1:], gradient.dtype), len(rows))
+    factors = tf.unstack(tf.cast(solution.multipliers, gradient.dtype), len(rows))
     # Not a plain product: 0 * inf is NaN.
     used = [
         tf.math.multiply_no_nan(row, z) for row, z in zip(rows, factors, strict=True)
@@ -146,8 +156,10 @@ def _combined(tensors: Sequence[tf.Tensor], coefficients: tf.Tensor) -> tf.Tenso
     return tf.add_n([gradient, *used])
 
 
-def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.Tensor:
-    """Returns 1 and the multipliers of the rows, from the inner products.
+def _solution(
+    products: tf.Tensor, qp_margin: float, dtype: tf.DType
+) -> cone.ConeSolution:
+    """Returns the multipliers of the rows, from the inner products.
 
     Args:
       products: float64 [1 + n, 1 + n], of the gradient (first) and the rows.
@@ -157,7 +169,6 @@ def _coefficients(products: tf.Tensor, qp_margin: float, dtype: tf.DType) -> tf.
     # After one full-batch step, the drift is a negative multiple of the server's
     # gradient, up to the rounding of the weights.
     rounding = {} if dtype == tf.float64 else {"tolerance": cone.FLOAT32_TOLERANCE}
-    multipliers = cone.solve_few(
+    return cone.solve_few(
         products[1:, 1:], products[0, 1:], products[0, 0], qp_margin, **rounding
-    ).multipliers
-    return tf.concat([tf.ones([1], tf.float64), multipliers], axis=0)
+    )

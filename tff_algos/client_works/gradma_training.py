@@ -5,7 +5,7 @@ Learning with Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import attrs
 import tensorflow as tf
@@ -30,6 +30,13 @@ from tff_algos.solvers import cone
 Row = Literal["previous", "server", "drift"]
 
 
+class _Carry(NamedTuple):
+    """The local weights before the last step, if needed, and programs not solved."""
+
+    previous: Tensors
+    num_fallbacks: tf.Tensor
+
+
 @attrs.frozen(kw_only=True)
 class StepCorrection:
     """How a local step's gradient is corrected.
@@ -38,7 +45,8 @@ class StepCorrection:
       local_rows: The rows that the step must not oppose: the gradients of the same
         batch at the "previous" local weights and at the "server" weights, and the
         "drift" from the server weights.
-      qp_margin: rho, the smallest cosine with a row, relative to the gradient's norm.
+      qp_margin: rho, the smallest inner product with a row, divided by the norms of the
+        row and of the gradient.
       qp_scope: Whether the gradient is corrected as one vector ("global") or each
         tensor by itself ("per_tensor").
     """
@@ -50,7 +58,7 @@ class StepCorrection:
     def step_gradients(
         self, server: local_model.Weights
     ) -> local_training.StepGradients:
-        """Returns corrected gradients; their carry is the previous local weights."""
+        """Returns corrected gradients; `first_carry` says what they carry."""
         if not self.local_rows:
             return local_training.plain_gradients
 
@@ -59,17 +67,19 @@ class StepCorrection:
             rows = [
                 self._row(name, model, state, server, batch) for name in self.local_rows
             ]
-            corrected = gradient_correction.correct(
+            corrected, num_fallbacks = gradient_correction.correct(
                 result.gradients, rows, self.qp_margin, self.qp_scope
             )
-            carry = state.weights.trainable if "previous" in self.local_rows else ()
+            previous = state.weights.trainable if "previous" in self.local_rows else ()
+            carry = _Carry(previous, state.carry.num_fallbacks + num_fallbacks)
             return attrs.evolve(result, gradients=corrected), carry
 
         return gradients
 
-    def first_carry(self, previous: Tensors) -> Tensors:
+    def first_carry(self, previous: Tensors) -> "_Carry":
         """Returns the carry of the first step, given the weights before it."""
-        return previous if "previous" in self.local_rows else ()
+        kept = previous if "previous" in self.local_rows else ()
+        return _Carry(kept, tf.constant(0))
 
     def _row(self, name, model, state, server, batch) -> Tensors:
         if name == "drift":
@@ -77,7 +87,7 @@ class StepCorrection:
                 tf.subtract, state.weights.trainable, server.trainable
             )
         # Both rows use the statistics and the dropout masks of the step itself.
-        trainable = state.carry if name == "previous" else server.trainable
+        trainable = state.carry.previous if name == "previous" else server.trainable
         weights = attrs.evolve(state.weights, trainable=trainable)
         return model.loss_gradients(
             weights, state.metrics, batch, masks_of=state.weights
@@ -121,7 +131,9 @@ def build_gradma_training_client_work(
 
     Returns:
       A process typed as `build_local_training_client_work`'s or, with
-      `persist_previous`, as `build_remembering_process`'s.
+      `persist_previous`, as `build_remembering_process`'s. It also measures
+      `client_qp_fallbacks` (int32): the programs of all clients' steps that have no
+      solution, so that the gradient was taken as it is.
 
     Raises:
       TypeError: If `model` is not a functional model.
@@ -154,7 +166,9 @@ def build_gradma_training_client_work(
             correction.step_gradients(server),
             correction.first_carry(first),
         )
-        return update, update.report(view, server_weights, client_weighting)
+        report = update.report(view, server_weights, client_weighting)
+        num_fallbacks = update.final.carry.num_fallbacks
+        return update, report.with_count("client_qp_fallbacks", num_fallbacks)
 
     if not persist_previous:
 

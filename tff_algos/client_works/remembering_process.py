@@ -224,17 +224,34 @@ def build_remembering_process(
     return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
 
 
+def _undone(rejected: tf.Tensor, old: Any, new: Any) -> Any:
+    """Returns the old state if a round was rejected, but with the new round number."""
+    if hasattr(new, "_asdict"):
+        kept = {
+            name: value
+            if name == "round_num"
+            else _undone(rejected, getattr(old, name), value)
+            for name, value in new._asdict().items()
+        }
+        return type(new)(**kept)
+    if isinstance(new, tuple):
+        return tuple(_undone(rejected, *pair) for pair in zip(old, new, strict=True))
+    return tf.nest.map_structure(
+        lambda before, after: tf.where(rejected, before, after), old, new
+    )
+
+
 def undo_rejected_rounds(
     process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """Leaves all client rows and shared tensors unchanged in a rejected round.
+    """Leaves client rows and the client work's state unchanged in a rejected round.
 
-    If the finalizer rejects a round, the model stays unchanged. So do then the shared
-    tensors of the client work, and no client's row is accepted.
+    If the finalizer rejects a round, the model stays unchanged. So does then all of the
+    client work's state but a `round_num`, and no client's row is accepted.
 
     Args:
-      process: A process composed of `build_remembering_process`'s client work and a
-        finalizer that measures `num_rejected_rounds`.
+      process: A process composed of a client work and a finalizer that measures
+        `num_rejected_rounds`.
 
     Returns:
       A process of the same type.
@@ -247,20 +264,16 @@ def undo_rejected_rounds(
     @tf.function
     def undo(old, new, metrics):
         rejected = metrics["finalizer"]["num_rejected_rounds"] > 0
-        shared = tf.nest.map_structure(
-            lambda before, after: tf.where(rejected, before, after),
-            old.client_work.shared,
-            new.client_work.shared,
-        )
+        client_work = _undone(rejected, old.client_work, new.client_work)
+        new = new._replace(client_work=client_work)
         work = metrics["client_work"]
+        if "memory" not in work:
+            return new, metrics
         memory = work["memory"]
         accepted = tf.logical_and(memory["accepted"], tf.logical_not(rejected))
         memory = collections.OrderedDict(memory, accepted=accepted)
         work = collections.OrderedDict(work, memory=memory)
-        return (
-            new._replace(client_work=new.client_work._replace(shared=shared)),
-            collections.OrderedDict(metrics, client_work=work),
-        )
+        return new, collections.OrderedDict(metrics, client_work=work)
 
     @tff.federated_computation(process.next.type_signature.parameter)
     def next_fn(state, client_data):

@@ -24,12 +24,12 @@ ClientUpdate = Callable[
 
 
 def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
-    """Zips train metrics, summed exclusion counts and `others` at the server."""
+    """Zips train metrics, summed counts of the clients and `others` at the server."""
+    names = tff.structure.name_list(counts.type_signature.member)
     return tff.federated_zip(
         collections.OrderedDict(
             train=train_metrics,
-            num_non_finite_clients=tff.federated_sum(counts["num_non_finite_clients"]),
-            num_empty_clients=tff.federated_sum(counts["num_empty_clients"]),
+            **{name: tff.federated_sum(counts[name]) for name in names},
             **others,
         )
     )

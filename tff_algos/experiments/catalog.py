@@ -66,6 +66,7 @@ _MAML = {
     "paces": pair_defaults.MAML_PACE,
     "batches": maml_batches.batches,
     "needs_full_pass": maml_batches.needs_full_pass,
+    "uses_part": lambda settings: settings["query"] == "held_out",
     "check": maml_batches.check,
 }
 _FED_META = {
@@ -306,6 +307,7 @@ RECIPES = (
         summary="FedAvg for the worst mixture of clients: weights rise with their losses",
         paper="Mohri et al., 2019, arXiv 1902.00146",
         build=tff_algos.build_agnostic_federated_learning,
+        uses_part=lambda settings: settings["afl_mode"] == "batch",
     ),
     Recipe(
         name="gradma",

@@ -108,6 +108,8 @@ class Recipe:
       batches: From the settings to a client's batches in a round.
       needs_full_pass: From the settings to whether the algorithm needs one pass over a
         client's examples besides the round's batches, of a builder that can use it.
+      uses_part: From the settings to whether what counts of a client is only a part of
+        its batches of an epoch.
       check: Raises `HyperparameterError` for settings that do not go together.
       not_private: Why its server sees more of clients than a sum of updates, so that
         noise on a sum does not make it private; empty if it does not.
@@ -134,6 +136,7 @@ class Recipe:
     settings: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     batches: Callable[[Settings], BatchSpec] = default_batches
     needs_full_pass: Callable[[Settings], bool] = differs_from_one_pass
+    uses_part: Callable[[Settings], bool] = lambda settings: False
     check: Callable[[Settings], None] = lambda settings: None
     not_private: str = ""
     not_chosen: str = "it has an aggregate of its own"
@@ -307,7 +310,8 @@ class Recipe:
         ):
             record = _RECORDS_BY_ARGUMENT[argument]
             derived[argument] = lambda record=record: of(record, settings).build()
-        derived["model_aggregator"] = lambda: self._aggregator(task, settings)
+        for argument in ("model_aggregator", "full_gradient_aggregator"):
+            derived[argument] = lambda: self._aggregator(task, settings)
         return derived
 
     def _aggregator(
@@ -335,11 +339,12 @@ class Recipe:
         """Returns whether clients' data must say how many examples a client has.
 
         The batches of epochs say so, up to a factor that all clients share; those of K
-        steps do not.
+        steps do not, and neither do parts of an epoch.
         """
         weighting = settings.get("client_weighting", "uniform")
         by_steps = self.batches(settings).num_steps is not None
-        if not by_steps or weighting == "examples_processed":
+        tells = by_steps or self.uses_part(settings)
+        if not tells or weighting == "examples_processed":
             return False
         return weighting == "num_examples" or has_statistics(task.model)
 

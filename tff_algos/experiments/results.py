@@ -35,6 +35,7 @@ _COUNTS = (
     _REJECTED,
     "num_zero_updates",
     "qp_fallbacks",
+    "client_qp_fallbacks",
 )
 
 

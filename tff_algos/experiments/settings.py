@@ -144,7 +144,7 @@ class ServerOptimizer:
       server_learning_rate: Server learning rate.
       server_learning_rate_decay: Factor on the server learning rate after every period.
       server_learning_rate_decay_period: Rounds between decays of the server learning
-        rate.
+        rate; rejected rounds do not count.
       server_momentum: Momentum of the server's step; only with sgd.
     """
 

@@ -58,8 +58,8 @@ class GradientMemory:
       memory_size: m, the number of clients whose updates are remembered, >= 0.
       server_momentum: beta_1, in [0, 1).
       memory_decay: beta_2, factor on remembered updates after every round, in [0, 1].
-      qp_margin: rho, the smallest cosine of the corrected momentum with a remembered
-        update, relative to the momentum's norm, in (-1, 1).
+      qp_margin: rho, in (-1, 1), the smallest inner product of the corrected momentum
+        with a remembered update, divided by the norms of that and of the momentum.
       qp_scope: Whether the momentum is corrected as one vector ("global") or each
         tensor by itself ("per_tensor").
       memory_dtype: The dtype of the remembered updates; None for the weights' dtype.
