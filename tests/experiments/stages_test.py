@@ -88,9 +88,10 @@ def test_clients_of_whom_a_part_counts_tell_how_many_examples_they_have():
         (stage,) = recipe.stages(task, recipe.resolve("tiny", {}, chosen))
         return "num_examples" in stage.client_data_fields
 
-    held_out = {"query": "held_out", "client_weighting": "num_examples"}
-    assert tell("fomaml", plain, **held_out)
-    assert not tell("fomaml", plain, **held_out | {"client_weighting": "uniform"})
+    # Statistics alone are weighted by them.
+    assert tell("fomaml", with_statistics, query="held_out")
+    assert not tell("fomaml", with_statistics, query="all", step_batching="per_pass")
+    assert not tell("fomaml", plain, query="held_out")
     assert not tell("afl", plain, afl_mode="batch")
     assert tell("afl", with_statistics, afl_mode="batch")
     assert not tell("afl", with_statistics, afl_mode="epochs")
