@@ -86,6 +86,15 @@ def test_fedavgm_with_momentum_zero_is_fedavg_to_the_bit():
     )
 
 
+def test_clients_with_the_same_batches_move_as_one():
+    client = linear_processes.CLIENTS[0].batches(2, 3)
+    process = tff_algos.build_fed_avg(model(), SGD(0.1))
+    alone, _ = problems.run(process, [client], [client])
+    for size in (2, 5):
+        together, _ = problems.run(process, [client] * size, [client] * size)
+        linear_processes.assert_close(together, alone, rtol=1e-12, atol=1e-14)
+
+
 def test_one_client_alone_sets_the_server_model():
     client = linear_processes.CLIENTS[0]
     weights, _ = problems.run(

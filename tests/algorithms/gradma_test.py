@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.testing import (
     gradma_reference,
@@ -181,6 +182,17 @@ def test_gradma_without_memory_and_momentum_is_gradma_w():
     remembering_identities.assert_close(
         after(gradma, *data), after(process("gradma_w"), *data)
     )
+
+
+def test_gradma_without_memory_is_gradma_w_with_momentum_at_the_server():
+    data = some_rounds()
+    gradma = process(
+        "gradma", memory_size=0, server_momentum=0.5, server_learning_rate=0.8
+    )
+    heavy_ball = tff.learning.optimizers.build_sgdm(0.8, momentum=0.5)
+    gradma_w = process("gradma_w", server_optimizer_fn=heavy_ball)
+    remembering_identities.assert_close(after(gradma, *data), after(gradma_w, *data))
+    assert_differ(after(gradma, *data), after(process("gradma_w"), *data))
 
 
 @pytest.mark.parametrize("size", [NUM_CLIENTS, NUM_CLIENTS + 3])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
@@ -70,6 +71,38 @@ def test_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
     for build in (tff_algos.build_fomaml, tff_algos.build_maml):
         weights, _ = problems.run(maml(0, build=build), data, data)
         assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_losses_linear_in_the_weights_make_maml_fomaml_uga_and_fedsgd_the_same():
+    """Their gradient is the same at all weights."""
+    plain = problems.linear_model()
+    linear = tff.learning.models.FunctionalModel(
+        initial_weights=plain.initial_weights,
+        predict_on_batch_fn=plain.predict_on_batch,
+        loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
+            output * label
+        ),
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=plain.input_spec,
+    )
+    data = linear_processes.cohort(EQUAL_CLIENTS)
+    rate = {"client_learning_rate": 0.1}
+    steps = {**rate, "client_steps_per_round": 4, "query": "all"}
+    fedsgd, *others = (
+        problems.run(process, data, data)[0]
+        for process in (
+            tff_algos.build_fed_sgd(linear, SGD(0.5)),
+            tff_algos.build_maml(linear, SGD(0.5), **steps),
+            tff_algos.build_fomaml(linear, SGD(0.5), **steps),
+            tff_algos.build_unbiased_gradient_aggregation(
+                linear, SGD(0.5), client_epochs_per_round=3, **rate
+            ),
+        )
+    )
+    mean = np.mean([c.x.T @ c.y / len(c.y) for c in EQUAL_CLIENTS], axis=0)
+    assert_close((START - fedsgd)[:5], mean, rtol=1e-12, atol=1e-13)
+    for each in others:
+        assert_close(each, fedsgd, rtol=1e-12, atol=1e-13)
 
 
 def test_fedavgs_delta_is_the_sum_of_fomaml_gradients():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.testing import problems, remembering_identities, remembering_rounds
+from tests.testing.remembering_cohorts import Training
 from tests.testing.remembering_identities import after, assert_differ
 from tests.testing.remembering_processes import (
     NUM_CLIENTS,
@@ -42,6 +43,20 @@ def test_mifa_of_all_clients_is_uniform_fedavg():
     )
     some = some_rounds()
     assert_differ(after(process("mifa"), *some), after(fedavg, *some))
+
+
+def test_with_a_server_rate_of_zero_mifa_keeps_the_model_and_fills_its_table():
+    still = process("mifa", server_optimizer_fn=tff.learning.optimizers.build_sgdm(0.0))
+    training = Training(still, NUM_CLIENTS)
+    for data in (cohort((0, 2)), cohort((2, 3))):
+        output = training.round(data)
+    np.testing.assert_array_equal(training.weights, START)
+    assert output.metrics["aggregator"]["num_seen_clients"] == 3
+    # The mean of deltas that all start from the same weights.
+    deltas = [START - trained(k, START) for k in (0, 2, 3)]
+    held = output.metrics["finalizer"]["update_norm"]
+    expected = np.linalg.norm(np.sum(deltas, axis=0) / NUM_CLIENTS)
+    assert held == pytest.approx(expected, rel=1e-6)
 
 
 def metrics_of(process):
