@@ -55,7 +55,8 @@ def build_fed_avg(
 
     It computes the same numbers as `tff.learning.algorithms.build_weighted_fed_avg`.
     Beyond it, uniform weights leave out clients without examples, clients whose update
-    is not finite are excluded and counted, and the client learning rate can decay.
+    is not finite are excluded and counted, and the client learning rate can decay. Its
+    `get_hparams` are the server optimizer's; TFF's are the client optimizer's as well.
 
     Args:
       model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function that
