@@ -20,22 +20,20 @@ from tff_algos.execution import (
     accumulation,
     chunk_functions,
     client_batches,
+    client_reader,
     types,
     vectorization,
 )
 from tff_algos.execution.client_passes import (
-    ClientError,
     PassInputs,
     PassResult,
     PassWork,
     Tensors,
     UnitOutputs,
     Workers,
-    as_tensor,
-    cause,
 )
 from tff_algos.execution.communication import SentValues
-from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.dataflow import Placement
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
@@ -106,7 +104,8 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
 
 
 def _data_bytes(data: Sequence[client_batches.ClientBatches]) -> int:
-    return sum(batches.num_bytes for batches in data)
+    # Several reductions may share batches.
+    return sum({id(batches): batches.num_bytes for batches in data}.values())
 
 
 class BatchedPass:
@@ -137,12 +136,11 @@ class BatchedPass:
         """
         self._pass = client_pass
         self._work = work
-        self._cache = cache
         self._chunk_functions = [
             Lazy(lambda d=device: chunk_functions.ChunkFunctions(client_pass, work, d))
             for device in devices
         ]
-        self._read_data = Lazy(lambda: chunk_functions.build_data(work))
+        self._reader = client_reader.ClientReader(work, cache)
         self._sent = SentValues(
             client_pass.aggregates, lambda each: not vectorization.is_sum(each)
         )
@@ -195,7 +193,7 @@ class BatchedPass:
         # pass needs unread datasets.
         self._chunk_functions[0]()
         # Read once, because a dataset may reshuffle each iteration.
-        first = self._read(inputs, 0)
+        first = self._reader.read(inputs, 0)
         chunk_size = self._chunk_size(first, limits, inputs.num_clients)
         self.chunk_size = chunk_size
         starts = range(0, inputs.num_clients, chunk_size)
@@ -204,7 +202,7 @@ class BatchedPass:
         work = PassWork(
             self._pass,
             is_vectorized=True,
-            takes_turns=False,
+            takes_turns=self._reader.takes_turns,
             inputs=inputs,
             units=[range(p, min(p + chunk_size, inputs.num_clients)) for p in starts],
             run=lambda unit: self.run_chunk(
@@ -260,7 +258,7 @@ class BatchedPass:
         """
         start, data, num_bytes = positions.start, [], 0
         for position in positions:
-            own = self._read(inputs, position) if first is None else first
+            own = self._reader.read(inputs, position) if first is None else first
             first = None
             data.append(own)
             num_bytes += _data_bytes(own)
@@ -320,10 +318,8 @@ class BatchedPass:
     ) -> Tensors:
         tensors = self._stacked_inputs(inputs, positions)
         earlier: list[tf.Tensor] = []
-        for reduction, reduce in zip(
-            self._work.reductions, functions.reductions, strict=True
-        ):
-            clients = [batches[reduction.data] for batches in data]
+        for number, reduce in enumerate(functions.reductions):
+            clients = [batches[number] for batches in data]
             earlier += reduce(len(positions), [*tensors, *earlier], schedule(clients))
         return functions.finish(len(positions), [*tensors, *earlier])
 
@@ -341,67 +337,3 @@ class BatchedPass:
                 column = inputs.clients[port]
                 tensors.append(tf.stack([column[p] for p in positions]))
         return tensors
-
-    def _read(
-        self, inputs: PassInputs, position: int
-    ) -> list[client_batches.ClientBatches]:
-        """Returns the batches of each dataset that a client's work reduces.
-
-        Raises:
-          ClientError: If reading fails; not `OpError`, after which a pass would read again.
-        """
-        try:
-            return self._read_all(inputs, position)
-        except tf.errors.OpError as error:
-            raise ClientError(position, inputs.num_clients, cause(error)) from error
-
-    def _read_all(
-        self, inputs: PassInputs, position: int
-    ) -> list[client_batches.ClientBatches]:
-        variants = None
-        result = []
-        for index, source in enumerate(self._work.data_inputs):
-            specs = self._element_specs(index)
-            if source is None:
-                variants = variants or self._make_data(inputs, position)
-                result.append(client_batches.read(variants[index], specs))
-            else:
-                port = self._work.fragment.inputs[source]
-                if port.placement is Placement.SERVER:
-                    value = inputs.server[port]
-                else:
-                    value = inputs.clients[port][position]
-                result.append(self._cache.read(value, specs))
-                # Cached datasets yield the same elements every time.
-                if self._cache.get(value) is None and client_batches.may_be_spent(
-                    value
-                ):
-                    inputs.read_once[port, position] = result[-1]
-        return result
-
-    def _rereadable(
-        self, inputs: PassInputs, port: Port, position: int
-    ) -> tf.Tensor | tf.data.Dataset:
-        """Returns a client's input, with the elements of a dataset that may be spent."""
-        value = inputs.clients[port][position]
-        if not client_batches.may_be_spent(value):
-            return value
-        variant = tf.data.experimental.to_variant(value)
-        specs = tf.nest.flatten(value.element_spec)
-        read = client_batches.read(variant, specs)
-        inputs.read_once[port, position] = read
-        return client_batches.as_dataset(read, value)
-
-    def _element_specs(self, data: int) -> tuple[tf.TensorSpec, ...]:
-        reductions = self._work.reductions
-        return next(each.element_specs for each in reductions if each.data == data)
-
-    def _make_data(self, inputs: PassInputs, position: int) -> Tensors:
-        arguments = [
-            inputs.server[port]
-            if port.placement is Placement.SERVER
-            else as_tensor(self._rereadable(inputs, port, position))
-            for port in self._work.fragment.inputs
-        ]
-        fed = zip(arguments, self._work.data.inputs, strict=True)
-        return self._read_data()(*[tensor for tensor, name in fed if name is not None])

@@ -6,6 +6,7 @@ threads, and at most twice as many values as threads are alive.
 """
 
 import collections
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +78,34 @@ def cause(error: tf.errors.OpError) -> str:
     return _FREED_FUNCTION if re.search("find callback with key=pyfunc", own) else own
 
 
+class ReadOnce:
+    """The batches of datasets that may not be readable a second time.
+
+    Attributes:
+      is_complete: Whether all that were put are there; False if they were too large.
+    """
+
+    def __init__(self, max_bytes: int):
+        self.is_complete = True
+        self._batches: dict[tuple[Port, int], ClientBatches] = {}
+        self._left = max_bytes
+        self._lock = threading.Lock()
+
+    def put(self, port: Port, position: int, batches: ClientBatches) -> None:
+        """Keeps a client's batches, or if memory is used up none at all."""
+        with self._lock:
+            self._left -= batches.num_bytes
+            self.is_complete = self._left >= 0
+            if self.is_complete:
+                self._batches[port, position] = batches
+            else:
+                self._batches.clear()
+
+    def __iter__(self) -> Iterator[tuple[Port, int, ClientBatches]]:
+        for (port, position), batches in self._batches.items():
+            yield port, position, batches
+
+
 @attrs.frozen(eq=False)
 class PassInputs:
     """The inputs of a pass.
@@ -86,9 +115,9 @@ class PassInputs:
       clients: For each input placed at clients, a tensor or a dataset per client.
       zeros: A tensor for each tensor of the aggregates' accumulators.
       num_clients: The number of clients.
-      max_kept_bytes: Memory limit for kept values; the excess is written to a file.
-      read_once: The batches of datasets that may not be readable a second time, by input
-        and client; filled in by a vectorized pass.
+      max_kept_bytes: Memory limit for kept values, whose excess is written to a file, and
+        for `read_once`.
+      read_once: What a vectorized pass has read of datasets that may be spent.
     """
 
     server: dict[Port, tf.Tensor]
@@ -96,12 +125,16 @@ class PassInputs:
     zeros: Tensors
     num_clients: int
     max_kept_bytes: int
-    read_once: dict[tuple[Port, int], ClientBatches] = attrs.field(factory=dict)
+    read_once: ReadOnce = attrs.field(
+        default=attrs.Factory(lambda self: ReadOnce(self.max_kept_bytes), True)
+    )
 
     def to_read_again(self) -> "PassInputs":
         """Returns the same inputs, with what was read in place of spent datasets."""
-        clients = {port: list(values) for port, values in self.clients.items()}
-        for (port, position), read in self.read_once.items():
+        # Other columns stay as they are: values may be in a file.
+        spent = {port for port, _, _ in self.read_once}
+        clients = self.clients | {port: list(self.clients[port]) for port in spent}
+        for port, position, read in self.read_once:
             dataset = clients[port][position]
             clients[port][position] = client_batches.as_dataset(read, dataset)
         return attrs.evolve(self, clients=clients)
@@ -270,16 +303,29 @@ class StreamingPass:
         return UnitOutputs(outputs[:num_values], [outputs[num_values:]])
 
     def _run_client(self, inputs: PassInputs, position: int) -> Tensors:
-        arguments = [
-            inputs.server[port]
-            if port.placement is Placement.SERVER
-            else as_tensor(inputs.clients[port][position])
-            for port in self._pass.fragment.inputs
-        ]
+        with naming_client(inputs, position):
+            arguments = [
+                inputs.server[port]
+                if port.placement is Placement.SERVER
+                else as_tensor(inputs.clients[port][position])
+                for port in self._pass.fragment.inputs
+            ]
         try:
             return self._work[position % len(self._work)]()(*arguments)
         except tf.errors.OpError as error:
             raise ClientError(position, inputs.num_clients, cause(error)) from error
+
+
+@contextlib.contextmanager
+def naming_client(inputs: PassInputs, position: int) -> Iterator[None]:
+    """Raises `ClientError` for whatever goes wrong where a client's data are read."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ClientError(position, inputs.num_clients, cause(error)) from error
+    except Exception as error:  # Whatever a user's function raises.
+        reason = f"its data cannot be read ({messages.one_line(error)})"
+        raise ClientError(position, inputs.num_clients, reason) from error
 
 
 def as_tensor(value: tf.Tensor | tf.data.Dataset) -> tf.Tensor:

@@ -183,6 +183,12 @@ class PassRunner:
                 except tf.errors.OpError as error:
                     # The streaming pass identifies the client that failed.
                     obstacle = messages.one_line(error)
+                    if not inputs.read_once.is_complete:
+                        raise RuntimeError(
+                            f"Vectorized over clients, their work failed ({obstacle}), "
+                            "and their data, which call Python, are too large to be kept "
+                            "for another try: run it with batch_clients=False."
+                        ) from error
                     logging.info("Clients run again one by one: %s", obstacle)
                     result = self._streaming.run(inputs.to_read_again(), workers)
                     # No client is at fault, so the vectorized work would fail every time.

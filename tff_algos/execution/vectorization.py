@@ -45,7 +45,6 @@ class Reduction:
     """The reduction of a dataset for each client.
 
     Attributes:
-      data: The index of the dataset in `VectorizedWork.data`'s outputs.
       prepare: Maps the work's inputs, then the outputs of the earlier reductions, to
         the initial state, then the client's other arguments of the steps.
       share: Maps the same to the arguments that the steps of all clients share.
@@ -57,7 +56,6 @@ class Reduction:
       other_specs: The specs of the step's other arguments.
     """
 
-    data: int
     prepare: Leaf
     share: Leaf
     shared: tuple[bool, ...]
@@ -73,9 +71,12 @@ class VectorizedWork:
 
     Attributes:
       fragment: The work.
-      data: Maps the work's inputs to the datasets to reduce.
+      data: Maps the work's inputs to the datasets to reduce, one for each reduction.
       data_inputs: For each of these datasets, the position of the input that it is, or
         `None` if it is computed from the inputs.
+      same_data: For each of them, the position of the first one that is the same.
+      may_vary: For each of them, whether it is computed by an op that may make other
+        elements at every reading, such as a shuffle.
       reductions: The reductions in topological order.
       finish: Maps the work's inputs, then all outputs of the reductions, to the work's
         outputs.
@@ -84,6 +85,8 @@ class VectorizedWork:
     fragment: Fragment
     data: Leaf
     data_inputs: tuple[int | None, ...]
+    same_data: tuple[int, ...]
+    may_vary: tuple[bool, ...]
     reductions: tuple[Reduction, ...]
     finish: Leaf
 
@@ -194,7 +197,7 @@ class _Cutter:
 
     def cut(self) -> VectorizedWork:
         reduced = self._ordered_reductions()
-        datasets = list(dict.fromkeys(node.input[0] for node in reduced))
+        datasets = [node.input[0] for node in reduced]
         on_data = graph_contents.ancestors(
             self._nodes, map(graph_contents.node_name, datasets)
         )
@@ -204,13 +207,20 @@ class _Cutter:
         self._check_pure(reduced, on_data - self._needed_beside_data())
         earlier: list[str] = []
         reductions = []
+        inputs = tuple(map(self._input_position, datasets))
+        names = [
+            tensor if source is None else source
+            for tensor, source in zip(datasets, inputs, strict=True)
+        ]
         for node in reduced:
-            reductions.append(self._reduction(node, datasets, tuple(earlier)))
+            reductions.append(self._reduction(node, tuple(earlier)))
             earlier += _outputs(node)
         return VectorizedWork(
             self._fragment,
             data=self._part("data", (), datasets),
-            data_inputs=tuple(self._input_position(tensor) for tensor in datasets),
+            data_inputs=inputs,
+            same_data=tuple(map(names.index, names)),
+            may_vary=tuple(map(self._may_vary, datasets)),
             reductions=tuple(reductions),
             finish=self._part("finish", tuple(earlier), self._work.outputs),
         )
@@ -271,10 +281,18 @@ class _Cutter:
         inputs = [graph_contents.node_name(each) for each in self._work.inputs]
         return inputs.index(name) if name in inputs else None
 
+    def _may_vary(self, dataset: str) -> bool:
+        """Returns whether an op that makes a dataset may do otherwise the next time."""
+        name = graph_contents.node_name(dataset)
+        for each in graph_contents.ancestors(self._nodes, [name]):
+            ops = graph_contents.ops_of(self._nodes[each], self._functions)
+            if ops & RANDOM_OPS or any("Shuffle" in op or "Random" in op for op in ops):
+                return True
+        return False
+
     def _reduction(
         self,
         node: NodeDef,
-        datasets: Sequence[str],
         earlier: tuple[str, ...],
     ) -> Reduction:
         num_states = len(node.attr["Tstate"].list.type)
@@ -288,7 +306,6 @@ class _Cutter:
         common = list(itertools.compress(others, shared))
         own = [tensor for tensor, each in zip(others, shared, strict=True) if not each]
         return Reduction(
-            data=datasets.index(node.input[0]),
             prepare=self._part("prepare", earlier, [*states, *own]),
             share=self._part("share", earlier, common),
             shared=shared,

@@ -1,0 +1,148 @@
+"""Reads what a client's vectorized work reduces.
+
+Datasets are read before the work runs, once for each reduction: a dataset that shuffles
+has another order every time. Reductions share what they would read alike.
+"""
+
+from collections.abc import Collection, Mapping
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.execution import chunk_functions, client_batches, graph_contents
+from tff_algos.execution.client_batches import ClientBatches
+from tff_algos.execution.client_passes import (
+    PassInputs,
+    Tensors,
+    as_tensor,
+    naming_client,
+)
+from tff_algos.execution.dataflow import Placement, Port
+from tff_algos.execution.lazy import Lazy
+from tff_algos.execution.vectorization import VectorizedWork
+
+
+class ClientReader:
+    """Reads clients' datasets; built once per plan.
+
+    Attributes:
+      takes_turns: Whether concurrent readings would affect each other's random numbers.
+    """
+
+    def __init__(self, work: VectorizedWork, cache: client_batches.BatchCache):
+        """Initializes without tracing.
+
+        Args:
+          work: The work of the clients.
+          cache: The cache of clients' batches.
+        """
+        self._work = work
+        self._cache = cache
+        self._read_data = Lazy(lambda: chunk_functions.build_data(work))
+        self._computes = None in work.data_inputs
+        used = set(work.data_inputs)
+        if self._computes:
+            # What is computed may depend on all inputs that are fed.
+            used |= {i for i, name in enumerate(work.data.inputs) if name is not None}
+        self._datasets = [
+            port
+            for number, port in enumerate(work.fragment.inputs)
+            if number in used and isinstance(port.type_signature, tff.SequenceType)
+        ]
+        self.takes_turns = graph_contents.takes_turns(work.data.graph_def)
+
+    def read(self, inputs: PassInputs, position: int) -> list[ClientBatches]:
+        """Returns a client's batches for each reduction.
+
+        Raises:
+          ClientError: If reading fails; not `OpError`, after which a pass would read again.
+        """
+        if self._computes:
+            self._read_data()  # Outside, because the work may not be vectorizable.
+        with naming_client(inputs, position):
+            return self._read_all(inputs, position)
+
+    def _read_all(self, inputs: PassInputs, position: int) -> list[ClientBatches]:
+        spent = self._read_spent(inputs, position)
+        variants = None
+        result: list[ClientBatches] = []
+        for index, source in enumerate(self._work.data_inputs):
+            first = self._work.same_data[index]
+            if first < index and self._repeats(inputs, position, index, spent):
+                result.append(result[first])
+                continue
+            specs = self._work.reductions[index].element_specs
+            if source is None:
+                variants = variants or self._make_data(inputs, position, spent)
+                result.append(client_batches.read(variants[index], specs))
+                continue
+            port = self._work.fragment.inputs[source]
+            known = spent.get(port)
+            if known is None:
+                known = self._cache.read(_value(inputs, port, position), specs)
+            result.append(known)
+        return result
+
+    def _read_spent(
+        self, inputs: PassInputs, position: int
+    ) -> dict[Port, ClientBatches]:
+        """Reads the datasets of a client that may yield their elements only once."""
+        spent = {}
+        for port in self._datasets:
+            value = _value(inputs, port, position)
+            # Cached datasets yield the same elements every time.
+            is_cached = self._cache.get(value) is not None
+            if is_cached or not client_batches.may_be_spent(value):
+                continue
+            variant = tf.data.experimental.to_variant(value)
+            specs = tf.nest.flatten(value.element_spec)
+            spent[port] = client_batches.read(variant, specs)
+            inputs.read_once.put(port, position, spent[port])
+        return spent
+
+    def _repeats(
+        self,
+        inputs: PassInputs,
+        position: int,
+        index: int,
+        spent: Collection[Port],
+    ) -> bool:
+        """Returns whether a dataset yields the same elements at every reading."""
+        source = self._work.data_inputs[index]
+        ports = self._datasets
+        if source is not None:
+            ports = [self._work.fragment.inputs[source]]
+        elif self._work.may_vary[index]:
+            return False
+        values = [_value(inputs, port, position) for port in ports if port not in spent]
+        return all(
+            isinstance(value, tf.data.Dataset) and client_batches.is_repeatable(value)
+            for value in values
+        )
+
+    def _make_data(
+        self,
+        inputs: PassInputs,
+        position: int,
+        spent: Mapping[Port, ClientBatches],
+    ) -> Tensors:
+        arguments = []
+        for port, name in zip(
+            self._work.fragment.inputs, self._work.data.inputs, strict=True
+        ):
+            if name is None:
+                continue
+            value = _value(inputs, port, position)
+            if port in spent:
+                value = client_batches.as_dataset(spent[port], value)
+            arguments.append(as_tensor(value))
+        return self._read_data()(*arguments)
+
+
+def _value(
+    inputs: PassInputs, port: Port, position: int
+) -> tf.Tensor | tf.data.Dataset:
+    """Returns a client's value of an input."""
+    if port.placement is Placement.SERVER:
+        return inputs.server[port]
+    return inputs.clients[port][position]
