@@ -8,12 +8,14 @@ import hashlib
 import os
 import socket
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos import execution
 from tff_algos.clients.batching import BatchSpec, batch_examples
@@ -39,7 +41,7 @@ class Origin:
       load: The function of its `TaskEntry`.
       options: The task's options.
       data_options: The source of its data, without a download.
-      identity: A digest of its clients, one client's examples and its weights' shapes.
+      identity: A digest of its clients and of one client's examples.
     """
 
     load: Callable[[Any, _DataOptions], _Task]
@@ -104,8 +106,18 @@ def batches(
 
 
 def fingerprint(task: _Task) -> str:
-    """Returns a task's fingerprint; of one without, a digest of what it holds."""
-    return task.fingerprint or f"{_identity(task)}-"
+    """Returns a task's fingerprint, which also tells models of other sizes apart.
+
+    Of a task without one, it is a digest of what the task holds.
+    """
+    made_of, _, by_seed = (task.fingerprint or f"{_identity(task)}-").rpartition("-")
+    sizes = f":{zlib.crc32(_sizes(task.model)):08x}"
+    # Once, although a task that has been run may be run again.
+    return f"{made_of.removesuffix(sizes)}{sizes}-{by_seed}"
+
+
+def _sizes(model: tff.learning.models.FunctionalModel) -> bytes:
+    return repr(tf.nest.map_structure(np.shape, model.initial_weights)).encode()
 
 
 def _keep(origin: Origin, task: _Task) -> None:
@@ -130,8 +142,6 @@ def _identity(task: _Task) -> str:
     digest = hashlib.sha256()
     for client_id in (*task.train_client_ids, *task.eval_client_ids):
         digest.update(f"{client_id}\0".encode())
-    weights = tf.nest.map_structure(np.shape, task.model.initial_weights)
-    digest.update(repr(weights).encode())
     for client_id in task.train_client_ids[:1]:
         for array in map(
             np.asarray, tf.nest.flatten(task.examples(client_id, "train"))

@@ -105,7 +105,9 @@ def from_arrays(
     x = own_arrays.checked_features(features, name)
     y, classes = own_arrays.as_classes(labels, len(x), name)
     ids, parts = _clients(y, client_ids, how, name)
-    return _task(x, y, ids, parts, classes, name, how)
+    task = _task(x, y, ids, parts, classes, name, how)
+    mark = _fingerprint((x, y), ids, parts, how, are_named=client_ids is not None)
+    return attrs.evolve(task, fingerprint=mark)
 
 
 def from_data_frame(
@@ -268,7 +270,6 @@ def _task(
         task,
         train_client_ids=trains,
         eval_client_ids=evaluates,
-        fingerprint=_fingerprint(x, y, client_ids, parts, how),
         encoding={
             "classes": list(classes),
             "mean": np.asarray(scaling.mean).tolist(),
@@ -278,13 +279,17 @@ def _task(
 
 
 def _fingerprint(
-    x: np.ndarray,
-    y: np.ndarray,
+    examples: Sequence[np.ndarray],
     client_ids: Sequence[str],
     parts: Sequence[np.ndarray],
     how: Treatment,
+    *,
+    are_named: bool,
 ) -> str:
-    """Returns digests of the examples and their treatment, and of division and seed."""
+    """Returns digests of the examples and their treatment, and of what the seed decides.
+
+    That is the division among clients, unless the data name them.
+    """
     settings = attrs.asdict(how, recurse=False)
     seed = settings.pop("seed")
     if isinstance(how.model, tf_keras.Model):
@@ -294,8 +299,9 @@ def _fingerprint(
         weights = tf.nest.flatten(how.model.initial_weights)
         shapes = [(np.shape(each), np.asarray(each).dtype.str) for each in weights]
         settings["model"] = (how.model.input_spec, shapes)
-    data = _digest((x, y), (tuple(client_ids), settings))
-    return f"{data[:16]}-{_digest(parts, seed)[:8]}"
+    fixed, drawn = ([*examples, *parts], []) if are_named else (examples, parts)
+    data = _digest(fixed, (tuple(client_ids), settings))
+    return f"{data[:16]}-{_digest(drawn, seed)[:8]}"
 
 
 def _digest(arrays: Sequence[np.ndarray], others: Any) -> str:

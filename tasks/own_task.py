@@ -260,11 +260,6 @@ class Format:
                 f"--data={data_options.data}: --task={self.name}:{path} is your own "
                 "data, which have no other source."
             )
-        if data_options.cache_dir is not None:
-            raise TaskError(
-                f"--cache_dir={data_options.cache_dir}: --task={self.name}:{path} is "
-                "read from where it is."
-            )
         found = path.is_dir() if self.argument == "DIR" else path.is_file()
         if not found:
             kind = "folder" if self.argument == "DIR" else "file"

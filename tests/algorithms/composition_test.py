@@ -1,5 +1,8 @@
 """Composed processes: their types, both kinds of models, TFF's numbers, refusals."""
 
+import collections
+
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -117,6 +120,62 @@ def test_a_rejected_round_leaves_the_state_of_the_client_work(name):
     # The round counts all the same.
     assert counted == ([] if name == "centralized" else [1])
     assert any(np.size(each) > 1 for each in changes)
+
+
+@pytest.mark.parametrize("container", ["mapping", "record", "tuple"])
+def test_a_rejected_round_leaves_the_state_of_a_client_work_of_ones_own(container):
+    """Whatever its state and its measurements are made of; the round counts."""
+
+    @attrs.frozen
+    class State:
+        round_num: object
+        total: object
+
+    def state_of(number, total):
+        if container == "mapping":
+            return collections.OrderedDict(round_num=number, total=total)
+        return State(number, total) if container == "record" else (number, total)
+
+    model = functional()
+    weights_type = local_model.weights_type(model)
+    data_type = local_model.data_type(model)
+    first = tff.tensorflow.computation(lambda: state_of(tf.constant(0), tf.zeros([2])))
+    state_type = first.type_signature.result
+
+    @tff.tensorflow.computation(weights_type, data_type)
+    def client(weights, dataset):
+        size = dataset.reduce(0.0, lambda total, _: total + 1.0)
+        update = tf.nest.map_structure(lambda w: w * 0 + 1e30, weights.trainable)
+        return tff.learning.templates.ClientResult(update, size)
+
+    @tff.tensorflow.computation(state_type)
+    def following(state):
+        number, total = tf.nest.flatten(state)
+        return state_of(number + 1, total + 1.0)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(first, tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(state, weights, data):
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_map(following, state),
+            tff.federated_map(client, (weights, data)),
+            tff.federated_value(1.0, tff.SERVER),
+        )
+
+    work = tff.learning.templates.ClientWorkProcess(initialize, next_fn)
+    process = tff_algos.compose(model, work)
+    output = process.next(process.initialize(), float32_processes.cohort())
+    assert output.metrics["finalizer"]["num_rejected_rounds"] == 1
+    number, total = map(np.asarray, tf.nest.flatten(output.state.client_work))
+    assert number == (0 if container == "tuple" else 1)
+    np.testing.assert_array_equal(total, [0.0, 0.0])
 
 
 def test_our_client_work_composes_with_tffs_aggregators():

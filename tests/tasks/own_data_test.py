@@ -205,6 +205,9 @@ def test_fingerprints_tell_data_and_their_treatment_apart():
     # Runs with several seeds of the same data can be told from those of other data.
     data = [each.partition("-")[0] for each in (fingerprint(), *others)]
     assert data[0] == data[3] and len(set(data)) == 3
+    # Clients that the data name do not depend on the seed.
+    moved = tasks.from_arrays(X, Y, IDS[::-1]).fingerprint
+    assert moved.partition("-")[0] != data[0]
 
 
 def test_fingerprints_tell_functional_models_of_other_sizes_apart():

@@ -31,9 +31,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def _load(name, data="auto", cache_dir=None, **options):
-    source = DataOptions(data=data, cache_dir=cache_dir)
-    return tasks.load_task(name, tasks.get(name).options(**options), source)
+def _load(name, data="auto", **options):
+    entry = tasks.get(name)
+    return tasks.load_task(name, entry.options(**options), DataOptions(data=data))
 
 
 def test_a_csv_file_becomes_a_task_titled_by_its_name(folder):
@@ -151,10 +151,6 @@ def test_own_data_have_no_stand_in(folder):
     for data in ("generated", "tff"):
         with pytest.raises(TaskError, match=f"--data={data}: .* your own data"):
             _load(f"csv:{folder}/people.csv", data=data, label="ill")
-    with pytest.raises(
-        TaskError, match=f"--cache_dir=else: --task=csv:{folder}/people"
-    ):
-        _load(f"csv:{folder}/people.csv", cache_dir="else", label="ill")
 
 
 def test_a_client_column_replaces_a_partition():

@@ -7,7 +7,7 @@ update and that are broadcast to all clients.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import attrs
@@ -224,21 +224,24 @@ def build_remembering_process(
     return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
 
 
-def _undone(rejected: tf.Tensor, old: Any, new: Any) -> Any:
-    """Returns the old state if a round was rejected, but with the new round number."""
-    if hasattr(new, "_asdict"):
-        kept = {
-            name: value
-            if name == "round_num"
-            else _undone(rejected, getattr(old, name), value)
-            for name, value in new._asdict().items()
-        }
-        return type(new)(**kept)
-    if isinstance(new, tuple):
-        return tuple(_undone(rejected, *pair) for pair in zip(old, new, strict=True))
-    return tf.nest.map_structure(
-        lambda before, after: tf.where(rejected, before, after), old, new
-    )
+def _with_round_nums(old: Any, new: Any) -> Any:
+    """Returns a state with the `round_num`s of the state after it."""
+    if hasattr(old, "_asdict"):
+        return type(old)(**_with_round_nums(old._asdict(), new._asdict()))
+    if attrs.has(type(old)):
+        pair = (attrs.asdict(each, recurse=False) for each in (old, new))
+        return type(old)(**_with_round_nums(*pair))
+    if isinstance(old, Mapping):
+        return type(old)(
+            (
+                name,
+                new[name] if name == "round_num" else _with_round_nums(each, new[name]),
+            )
+            for name, each in old.items()
+        )
+    if isinstance(old, tuple | list):
+        return type(old)(map(_with_round_nums, old, new))
+    return old
 
 
 def undo_rejected_rounds(
@@ -259,16 +262,25 @@ def undo_rejected_rounds(
     output_type = process.next.type_signature.result
     state_type = process.initialize.type_signature.result.member
     metrics_type = output_type.metrics.member
+    work_type = metrics_type.client_work
+    has_rows = isinstance(work_type, tff.StructType) and hasattr(work_type, "memory")
 
     @tff.tensorflow.computation(state_type, state_type, metrics_type)
     @tf.function
     def undo(old, new, metrics):
-        rejected = metrics["finalizer"]["num_rejected_rounds"] > 0
-        client_work = _undone(rejected, old.client_work, new.client_work)
+        measured = metrics["finalizer"]
+        count = (
+            measured["num_rejected_rounds"]
+            if isinstance(measured, Mapping)
+            else measured.num_rejected_rounds
+        )
+        rejected = count > 0
+        before = _with_round_nums(old.client_work, new.client_work)
+        client_work = tf.cond(rejected, lambda: before, lambda: new.client_work)
         new = new._replace(client_work=client_work)
-        work = metrics["client_work"]
-        if "memory" not in work:
+        if not has_rows:
             return new, metrics
+        work = metrics["client_work"]
         memory = work["memory"]
         accepted = tf.logical_and(memory["accepted"], tf.logical_not(rejected))
         memory = collections.OrderedDict(memory, accepted=accepted)

@@ -90,14 +90,12 @@ class ClientReader:
         spent = {}
         for port in self._datasets:
             value = _value(inputs, port, position)
-            # Cached datasets yield the same elements every time.
-            is_cached = self._cache.get(value) is not None
-            if is_cached or not client_batches.may_be_spent(value):
-                continue
-            variant = tf.data.experimental.to_variant(value)
-            specs = tf.nest.flatten(value.element_spec)
-            spent[port] = client_batches.read(variant, specs)
-            inputs.read_once.put(port, position, spent[port])
+            if self._cache.get(value) is None and client_batches.may_be_spent(value):
+                specs = tf.nest.flatten(value.element_spec)
+                spent[port] = self._cache.read(value, specs)
+                # Cached datasets yield the same elements every time.
+                if self._cache.get(value) is None:
+                    inputs.read_once.put(port, position, spent[port])
         return spent
 
     def _repeats(

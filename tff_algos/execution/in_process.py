@@ -187,7 +187,8 @@ def set_in_process_context(
         vectorized work.
       max_kept_bytes: Memory for clients' values that a later part of the same
         computation needs again, such as updates for a second pass of an aggregation.
-        The excess is written to a temporary file.
+        The excess is written to a temporary file. And for what is read of clients'
+        datasets that call Python, in case their vectorized work fails and runs again.
       intra_op_threads: How many threads an op uses, in the whole process; `None` leaves
         it as it is, by default the number of CPUs. 1 is often faster if a round has at
         least as many clients as there are CPUs.

@@ -184,6 +184,7 @@ class PassRunner:
                     # The streaming pass identifies the client that failed.
                     obstacle = messages.one_line(error)
                     if not inputs.read_once.is_complete:
+                        self._give_up_vectorizing(obstacle, batched)
                         raise RuntimeError(
                             f"Vectorized over clients, their work failed ({obstacle}), "
                             "and their data, which call Python, are too large to be kept "

@@ -181,7 +181,7 @@ def check_config(
         raise ResumeError(
             f"{directory} holds a run on other data: the examples, their division or "
             "scaling, the task's other options or the layers of its model have changed "
-            "since; choose another --output_dir."
+            "since, or an earlier version wrote it; choose another --output_dir."
         )
     return True
 

@@ -45,6 +45,10 @@ def test_runs_on_other_data_are_rows_of_their_own(tmp_path):
     assert row_folders("one-a", "other-a", seeds=(0, 0)) == [["0"], ["1"]]
     with pytest.raises(ComparisonError, match="are runs of the same settings and seed"):
         row_folders("one-a", "one-a", seeds=(0, 0))
+    # As before: those of earlier versions say no more.
+    assert row_folders("one", "other") == [["0", "1"]]
+    with pytest.raises(ComparisonError, match="are runs of the same settings and seed"):
+        row_folders("one", "other", seeds=(0, 0))
 
 
 def _labels(tmp_path, names, contenders=()):

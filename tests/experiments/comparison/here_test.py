@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tasks
+from tasks.models import by_shape
 from tff_algos.experiments import catalog, compare, run
 from tff_algos.experiments.comparison import here, rows
 from tff_algos.experiments.comparison.errors import ComparisonError
@@ -159,6 +160,28 @@ def test_a_recipe_whose_code_has_changed_runs_again(task, recipe, tmp_path):
     first = losses(recipe)
     assert losses(changed) != first == losses(recipe)
     assert len(list(tmp_path.glob("pulled-*+seed=0"))) == 2
+
+
+def test_a_file_that_has_changed_is_noticed_though_the_task_is_an_object(tmp_path):
+    path = tmp_path / "people.csv"
+    settings = {"seeds": 1, "output_dir": tmp_path / "out", **SHORT}
+    rows = [f"{number % 7},{number % 2}" for number in range(40)]
+    entry = tasks.get(f"csv:{path}")
+    for text in (rows, rows):
+        path.write_text("\n".join(["age,label", *text]))
+        compare("fedavg", task=entry, **settings)
+    path.write_text("\n".join(["age,label", *rows[1:]]))
+    with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
+        compare("fedavg", task=entry, **settings)
+
+
+def test_a_task_that_was_given_another_model_is_another(task):
+    other = attrs.evolve(task, model=by_shape.build("mlp", X.shape[1:], 2, 0))
+    first, second, again = (
+        here.ProgramHere.of_objects((), each).fingerprint
+        for each in (task, other, task)
+    )
+    assert first == again != second
 
 
 def test_what_objects_cannot_have_is_refused(task, recipe, tmp_path):

@@ -16,19 +16,38 @@ from tff_algos.experiments.comparison.object_digests import digest
 
 CODE = """
     import functools
+    import numpy as np
+    import tensorflow as tf
 
     STEPS = 3
+    RATE = np.float32(0.5)
 
     def scale(x, by=2.0):
         return by * x
 
-    class Rule:
+    @functools.cache
+    def kept(x):
+        return x - 6
+
+    @tf.function
+    def traced(x):
+        return x - 7
+
+    class Base:
         def apply(self, x):
             return x + 1
 
+    class Rule(Base):
+        LEVEL = 8
+
+        @classmethod
+        def made(cls):
+            return cls()
+
     def outer(factor):
         def inner(x):
-            return factor * scale(Rule().apply(x)) + STEPS
+            found = traced(kept(Rule.made().apply(x))) * RATE
+            return factor * scale(found) + STEPS
         return inner
 
     build = functools.partial(outer(0.5), 1.0)
@@ -51,6 +70,11 @@ def test_the_same_code_has_the_same_digest_with_other_comments():
     ("old", "new"),
     [
         ("by * x", "by + x"),
+        ("x - 6", "x - 5"),
+        ("x - 7", "x - 5"),
+        ("float32(0.5)", "float32(0.25)"),
+        ("LEVEL = 8", "LEVEL = 9"),
+        ("return cls()", "return cls"),
         ("by=2.0", "by=2.5"),
         ("x + 1", "x + 2"),
         ("outer(0.5)", "outer(0.25)"),
@@ -67,6 +91,12 @@ def test_other_data_and_other_defaults_change_it():
     recipe = catalog.get("fedavg", catalog.ALGORITHMS)
     changed = attrs.evolve(recipe, defaults={**recipe.defaults, "total_rounds": 7})
     assert digest(changed) != digest(recipe) == digest(attrs.evolve(recipe))
+    # Of many settings, any.
+    many = {f"setting_{number}": 0.5 * number for number in range(9)}
+    digests = {
+        digest(attrs.evolve(recipe, defaults=many | {name: 7.0})) for name in many
+    }
+    assert len(digests) == len(many)
     one, other = np.zeros(3), np.ones(3)
     load = functools.partial(lambda x: x, one)
     assert digest(load) != digest(functools.partial(lambda x: x, other))

@@ -91,7 +91,9 @@ def _grouped(folders: Sequence[pathlib.Path]) -> list[_Runs]:
         settings, fingerprint = _read_config(folder)
         task = settings.get("dataset") or settings.get("task")
         others = {k: v for k, v in settings.items() if k != "seed"}
-        data, _, by_seed = fingerprint.rpartition("-")
+        data, dash, by_seed = fingerprint.rpartition("-")
+        # Those of earlier versions do not tell what differs by seed.
+        by_seed = by_seed if dash else ""
         key = json.dumps([others, data])
         other = first.setdefault((key, str(settings.get("seed")), by_seed), folder)
         if other is not folder:

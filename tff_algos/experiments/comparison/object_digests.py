@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-_PLAIN = str | bytes | int | float | complex | enum.Enum | range | None
+_PLAIN = str | bytes | int | float | complex | np.generic | enum.Enum | range | None
 
 
 def digest(value: Any) -> str:
@@ -24,20 +24,25 @@ def digest(value: Any) -> str:
     version of Python may give other digits.
     """
     found = hashlib.sha256()
-    for part in _parts(value, set()):
+    for part in _parts(value, {}):
         found.update(f"{part}\0".encode())
     return found.hexdigest()[:8]
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yields texts that say what a value is; `seen` has the ids of those that began."""
+def _parts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """Yields texts that say what a value is.
+
+    Args:
+      value: The value.
+      seen: Values that have begun, by id; they stay alive, so that no other gets the id.
+    """
     yield type(value).__qualname__
     if isinstance(value, _PLAIN):
         yield repr(value)
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.shape}{value.dtype}{hashlib.sha256(value.tobytes()).hexdigest()}"
         return
@@ -59,7 +64,7 @@ def _inner(value: Any) -> Iterator[Any]:
         case functools.partial():
             yield from (value.func, value.args, value.keywords)
         case property():
-            yield value.fget
+            yield from (value.fget, value.fset)
         case staticmethod() | classmethod():
             yield value.__func__
         case type() | types.ModuleType():
@@ -74,6 +79,9 @@ def _inner(value: Any) -> Iterator[Any]:
             yield from sorted(map(repr, value))
         case _ if attrs.has(type(value)):
             yield from attrs.asdict(value, recurse=False).values()
+        case _:
+            # As tf.function and functools.cache have it.
+            yield getattr(value, "__wrapped__", None)
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
@@ -83,12 +91,22 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
         used = function.__globals__.get(name)
         own = getattr(used, "__module__", None) == function.__module__
         if isinstance(used, type) and own:
-            # Else a class is its name.
-            yield from {k: v for k, v in vars(used).items() if callable(v)}.values()
+            yield from _of_class(used)
         elif isinstance(used, types.FunctionType) and not own:
             yield used.__qualname__
         else:
             yield used
+
+
+def _of_class(own: type) -> Iterator[Any]:
+    """Yields what is in a class and in its bases of the same module."""
+    for each in own.__mro__:
+        if each.__module__ == own.__module__:
+            yield from (
+                member
+                for name, member in vars(each).items()
+                if callable(member) or not name.startswith("__")
+            )
 
 
 def _names(code: types.CodeType) -> set[str]:

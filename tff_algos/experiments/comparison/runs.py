@@ -169,7 +169,10 @@ def make_runs(
     """
     runs = []
     loaded = f"# data {fingerprint}" if fingerprint else ""
-    data_versions = {row: loaded or _data_version(row) for row in rows}
+    # The task that is an object may read a file, which its name then says.
+    data_versions = {
+        row: " ".join(filter(None, (loaded, _data_version(row)))) for row in rows
+    }
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
             folder = output_dir / _folder_name(row, seed, versions)
