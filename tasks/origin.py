@@ -110,14 +110,18 @@ def fingerprint(task: _Task) -> str:
 
     Of a task without one, it is a digest of what the task holds.
     """
-    made_of, _, by_seed = (task.fingerprint or f"{_identity(task)}-").rpartition("-")
+    made_of, dash, by_seed = (task.fingerprint or _identity(task)).rpartition("-")
+    if not dash:
+        made_of, by_seed = by_seed, ""
     sizes = f":{zlib.crc32(_sizes(task.model)):08x}"
     # Once, although a task that has been run may be run again.
     return f"{made_of.removesuffix(sizes)}{sizes}-{by_seed}"
 
 
 def _sizes(model: tff.learning.models.FunctionalModel) -> bytes:
-    return repr(tf.nest.map_structure(np.shape, model.initial_weights)).encode()
+    # A model of another kind is refused later, with what was expected.
+    weights = getattr(model, "initial_weights", ())
+    return repr(tf.nest.map_structure(np.shape, weights)).encode()
 
 
 def _keep(origin: Origin, task: _Task) -> None:

@@ -94,6 +94,9 @@ def test_a_task_that_says_nothing_of_its_data_is_told_by_what_it_holds():
     known = attrs.evolve(task, fingerprint="own-7")
     marked = origin.fingerprint(known)
     assert marked.startswith("own:") and marked.endswith("-7")
+    # Without a "-", all of it tells data apart.
+    whole = origin.fingerprint(attrs.evolve(task, fingerprint="own"))
+    assert whole.startswith("own:") and whole.endswith("-")
     # A task that has been run may be run again.
     assert origin.fingerprint(attrs.evolve(known, fingerprint=marked)) == marked
 

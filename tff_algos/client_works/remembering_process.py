@@ -225,21 +225,15 @@ def build_remembering_process(
 
 
 def _with_round_nums(old: Any, new: Any) -> Any:
-    """Returns a state with the `round_num`s of the state after it."""
-    if hasattr(old, "_asdict"):
-        return type(old)(**_with_round_nums(old._asdict(), new._asdict()))
-    if attrs.has(type(old)):
-        pair = (attrs.asdict(each, recurse=False) for each in (old, new))
-        return type(old)(**_with_round_nums(*pair))
-    if isinstance(old, Mapping):
-        return type(old)(
-            (
-                name,
-                new[name] if name == "round_num" else _with_round_nums(each, new[name]),
-            )
-            for name, each in old.items()
-        )
-    if isinstance(old, tuple | list):
+    """Returns a state with the `round_num`s of records in the state after it.
+
+    A mapping with one may be a scheduled optimizer's state, and stays whole.
+    """
+    if hasattr(old, "round_num"):
+        is_tuple = isinstance(old, tuple)
+        evolve = type(old)._replace if is_tuple else attrs.evolve
+        return evolve(old, round_num=new.round_num)
+    if type(old) in (tuple, list):
         return type(old)(map(_with_round_nums, old, new))
     return old
 
@@ -250,7 +244,7 @@ def undo_rejected_rounds(
     """Leaves client rows and the client work's state unchanged in a rejected round.
 
     If the finalizer rejects a round, the model stays unchanged. So does then all of the
-    client work's state but a `round_num`, and no client's row is accepted.
+    client work's state but the `round_num` of a record, and no client's row is accepted.
 
     Args:
       process: A process composed of a client work and a finalizer that measures

@@ -16,8 +16,10 @@ from tff_algos.experiments.comparison.object_digests import digest
 
 CODE = """
     import functools
+    import pathlib
     import numpy as np
     import tensorflow as tf
+    import tensorflow_federated as tff
 
     STEPS = 3
     RATE = np.float32(0.5)
@@ -33,6 +35,18 @@ CODE = """
     def traced(x):
         return x - 7
 
+    class Named:
+        def __init__(self, level):
+            self.level = level
+
+        def call(self, x):
+            return self.level + x
+
+    NAMED = Named(5)
+    FILE = pathlib.Path("a.csv")
+    OPTIMIZER = tff.learning.optimizers.build_sgdm(0.125)
+    TENSOR = tf.constant(4.5)
+
     class Base:
         def apply(self, x):
             return x + 1
@@ -47,6 +61,7 @@ CODE = """
     def outer(factor):
         def inner(x):
             found = traced(kept(Rule.made().apply(x))) * RATE
+            found = NAMED.call(found).metrics, FILE, OPTIMIZER, TENSOR
             return factor * scale(found) + STEPS
         return inner
 
@@ -61,15 +76,37 @@ def _build(code=CODE):
     return scope["build"]
 
 
-def test_the_same_code_has_the_same_digest_with_other_comments():
+def test_the_same_code_has_the_same_digest_with_other_comments_and_variables():
     commented = CODE.replace("STEPS = 3", "# Three are enough.\n    STEPS = 3")
     assert digest(_build(commented)) == digest(_build())
+    # The name of an attribute that the code reads.
+    other = CODE.replace("STEPS = 3", "STEPS = 3\n    metrics = 7")
+    assert digest(_build(other)) == digest(_build())
+
+
+def test_structures_of_the_same_values_differ():
+    one, other = {"a": 1}, {"a": 2}
+    values = [
+        ((1,), 2),
+        ((1, 2),),
+        [one, other, one],
+        [one, other, other],
+        [one, other],
+        np.array([one], object),
+        np.array([other], object),
+    ]
+    assert len(set(map(digest, values))) == len(values)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("by * x", "by + x"),
+        ("Named(5)", "Named(6)"),
+        ("self.level + x", "self.level - x"),
+        ("a.csv", "b.csv"),
+        ("build_sgdm(0.125)", "build_sgdm(0.25)"),
+        ("constant(4.5)", "constant(5.5)"),
         ("x - 6", "x - 5"),
         ("x - 7", "x - 5"),
         ("float32(0.5)", "float32(0.25)"),
@@ -117,11 +154,15 @@ def test_functions_that_call_each_other_have_one():
 
 
 def test_it_is_the_same_in_every_process():
-    # A set's order differs from process to process.
-    code = "lambda x: x in {'a', 'b', 'c', 'd'}"
+    # A set's order differs from process to process, and so do numbers that attrs writes
+    # into its methods.
     program = (
+        "import tasks\n"
+        "from tff_algos.experiments import catalog\n"
         "from tff_algos.experiments.comparison.object_digests import digest\n"
-        f"print(digest({code}))"
+        "print(digest(lambda x: x in {'a', 'b', 'c', 'd'}))\n"
+        "print(digest(tasks.get('csv:people.csv')))\n"
+        "print(*map(digest, catalog.ALGORITHMS.values()))"
     )
     found = {
         subprocess.run(
