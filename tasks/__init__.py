@@ -116,7 +116,7 @@ def load_task(
     task = entry.load(options, data_options)
     if task.fingerprint:
         return task
-    # A run that loads a task records these as flags; for others they would be lost.
+    # A run that loads its task records these as flags; a loaded task carries them.
     made_of = hashlib.sha256(repr((task.dataset_name, options)).encode()).hexdigest()
     return attrs.evolve(task, fingerprint=f"{made_of[:16]}-{data_options.seed}")
 

@@ -114,7 +114,7 @@ def fingerprint(task: _Task) -> str:
     if not dash:
         made_of, by_seed = by_seed, ""
     sizes = f":{zlib.crc32(_sizes(task.model)):08x}"
-    # Once, although a task that has been run may be run again.
+    # Appended only once: a task that was run may be run again.
     return f"{made_of.removesuffix(sizes)}{sizes}-{by_seed}"
 
 

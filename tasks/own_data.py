@@ -295,7 +295,7 @@ def _fingerprint(
     if isinstance(how.model, tf_keras.Model):
         settings["model"] = keras_classifier.architecture(how.model)
     elif not isinstance(how.model, str):
-        # Not the weights: whoever builds the model again draws them anew.
+        # Not their values: a model that is built again has other initial weights.
         weights = tf.nest.flatten(how.model.initial_weights)
         shapes = [(np.shape(each), np.asarray(each).dtype.str) for each in weights]
         settings["model"] = (how.model.input_spec, shapes)

@@ -58,7 +58,8 @@ class ClientReader:
           ClientError: If reading fails; not `OpError`, after which a pass would read again.
         """
         if self._computes:
-            self._read_data()  # Outside, because the work may not be vectorizable.
+            # Traced outside of `naming_client`: some work cannot be vectorized.
+            self._read_data()
         with naming_client(inputs, position):
             return self._read_all(inputs, position)
 

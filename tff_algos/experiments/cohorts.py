@@ -66,7 +66,7 @@ def sample_poisson(
 
 @functools.lru_cache(maxsize=1)
 def _pooled_examples(task: Task) -> Examples:
-    # Client by client: joining all would take their memory twice.
+    # Filled client by client: np.concatenate would hold all examples twice.
     labels = task.train_labels or (
         lambda client_id: task.examples(client_id, "train")[1]
     )

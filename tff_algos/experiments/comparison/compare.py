@@ -274,7 +274,7 @@ def run(
 
             with results_folder.naming_errors(folder):
                 if here is None:
-                    # Each of fewer runs than jobs gets more of the CPUs.
+                    # With fewer runs than jobs, each gets a larger share of CPUs.
                     num_left = sum(not run.is_done for run in runs)
                     jobs = max(1, min(jobs, num_left))
                     outcomes = execute_all(runs, jobs, ended, Program(jobs))

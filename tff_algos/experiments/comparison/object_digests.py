@@ -21,15 +21,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 _PLAIN = str | bytes | int | float | complex | np.generic | enum.Enum | range | None
-# The code of these counts by name.
+# Classes of these packages count by name.
 _OURS = frozenset(["tasks", "tff_algos"])
 
 
 def digest(value: Any) -> str:
     """Returns 8 hexadecimal digits that differ if an object or its code does.
 
-    Functions that its module imports count by name, and comments not at all. Neither do
-    the bodies of TFF computations. Another version of Python may give other digits.
+    Functions that its module imports count by name only. Comments and the bodies of TFF
+    computations do not count. Another version of Python may give other digits.
     """
     found = hashlib.sha256()
     for part in _parts(value, {}):
@@ -105,10 +105,10 @@ def _of_instance(value: Any) -> Iterator[Any]:
     elif isinstance(value, tff.learning.optimizers.Optimizer):
         yield dict(vars(value))
     elif hasattr(value, "to_numpy"):
-        # Of pandas.
+        # A pandas data frame or series.
         yield from (list(getattr(value, "columns", ())), value.to_numpy())
     else:
-        # As tf.function and functools.cache have it.
+        # Set by tf.function and functools.cache.
         yield getattr(value, "__wrapped__", None)
     if _is_of_user(type(value)):
         yield from _of_class(type(value))
@@ -130,7 +130,7 @@ def _hash_of(array: np.ndarray) -> str:
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
     code = function.__code__
     if code.co_filename.startswith("<attrs generated"):
-        # It says what the fields do, and has a number that differs by process.
+        # attrs writes a number into these that differs from process to process.
         return
     yield from (code, function.__defaults__, function.__kwdefaults__)
     yield from function.__closure__ or ()

@@ -169,7 +169,7 @@ def make_runs(
     """
     runs = []
     loaded = f"# data {fingerprint}" if fingerprint else ""
-    # The task that is an object may read a file, which its name then says.
+    # A task entry may read a file, which its name tells.
     data_versions = {
         row: " ".join(filter(None, (loaded, _data_version(row)))) for row in rows
     }
