@@ -78,6 +78,16 @@ def test_rounds_to_target_is_the_first_evaluated_round_that_reaches_it():
     assert targets == {"0.4": 2, "0.5": 2, "0.6": 6, "0.9": None}
 
 
+@pytest.mark.parametrize("target", [0.7, 0.8, 0.9, 0.95, 0.97, 0.99])
+def test_rounds_to_target_counts_exact_hits_of_float32(target):
+    rows = [
+        {"round": 1, "eval/accuracy": float(np.nextafter(np.float32(target), 0))},
+        {"round": 2, "eval/accuracy": float(np.float32(target))},
+    ]
+    targets = metrics_log.rounds_to_target(rows, "eval/accuracy", (target,))
+    assert targets == {f"{target:g}": 2}
+
+
 @pytest.mark.parametrize(
     ("present", "done", "expected"),
     [

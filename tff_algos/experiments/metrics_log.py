@@ -226,10 +226,19 @@ def _parse(text: str) -> Any:
 def rounds_to_target(
     rows: Sequence[Mapping[str, Any]], metric: str, targets: Sequence[float]
 ) -> dict[str, int | None]:
-    """Returns the first evaluated round in which the metric reaches each target."""
+    """Returns the first evaluated round in which the metric reaches each target.
+
+    Metrics are float32, in which 0.9 is a little less than in Python: they are compared
+    as float32.
+    """
     return {
         f"{target:g}": next(
-            (row[ROUND] for row in rows if row.get(metric, -np.inf) >= target), None
+            (
+                row[ROUND]
+                for row in rows
+                if np.float32(row.get(metric, -np.inf)) >= np.float32(target)
+            ),
+            None,
         )
         for target in targets
     }
