@@ -214,6 +214,8 @@ def test_flags_make_an_attack():
     assert build(clients="3,4") == make(value=2.0, client_ids=("3", "4"))
     everyone = build("scale:5", "1.0", every_round=False)
     assert everyone == make("scale", 5.0, TASK.train_client_ids, every_round=False)
+    all_in_a_round = build("scale:5", "1.0", cohort_size=len(TASK.train_client_ids))
+    assert all_in_a_round == make("scale", 5.0, TASK.train_client_ids)
     drawn = build()
     assert len(drawn.client_ids) == 1 and build() == drawn
     assert any(build(seed=seed) != drawn for seed in range(1, 5))
@@ -230,7 +232,18 @@ def test_flags_make_an_attack():
         (
             {"clients": "0.5"},
             "malicious_clients='0.5'",
-            "at most clients_per_round=3 clients, found 4, or --nomalicious_every_round",
+            (
+                "at most 2 of clients_per_round=3 clients, found 4, or "
+                "--nomalicious_every_round"
+            ),
+        ),
+        (  # No honest client would ever take part.
+            {"clients": "3,4,5"},
+            "malicious_clients='3,4,5'",
+            (
+                "at most 2 of clients_per_round=3 clients, found 3, or "
+                "--nomalicious_every_round"
+            ),
         ),
         (
             {"clients": "8"},

@@ -200,11 +200,13 @@ def build(
             "attack", attack, "an algorithm that trains on clients, not on pooled data"
         )
     chosen = choose_clients(malicious_clients, task.train_client_ids, seed)
-    if every_round and len(chosen) > cohort_size:
+    # Otherwise no honest client would ever take part.
+    most = cohort_size - (len(chosen) < len(task.train_client_ids))
+    if every_round and len(chosen) > most:
         raise HyperparameterError(
             "malicious_clients",
             malicious_clients,
-            f"at most clients_per_round={cohort_size} clients, found {len(chosen)}, or "
-            "--nomalicious_every_round",
+            f"at most {most} of clients_per_round={cohort_size} clients, found "
+            f"{len(chosen)}, or --nomalicious_every_round",
         )
     return Attack(kind, value, frozenset(chosen), every_round)
