@@ -182,7 +182,7 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
     stream = io.StringIO()
     progress = Progress(80, stream=stream)
     batches = outlook.batches_by_round(spec)
-    outlook.tell_duration(spec, rounds_done, batches, progress)
+    outlook.tell_duration(spec, rounds_done, batches, [], progress)
     assert sizes == [[4, 4]]
     expected = f"{told} minutes; smaller values of --total_rounds, "
     assert expected in stream.getvalue()
@@ -204,8 +204,35 @@ def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
         )
         stream = io.StringIO()
         batches = outlook.batches_by_round(spec)
-        outlook.tell_duration(spec, 0, batches, Progress(4, stream=stream))
+        outlook.tell_duration(spec, 0, batches, [], Progress(4, stream=stream))
         assert f"all rounds take about {told}" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("cohort")
+@pytest.mark.parametrize(
+    ("rounds_done", "told"),
+    [
+        # 8 examples in two batches of 5, for 4 epochs, at 3 clients, after rounds 2 and 3.
+        (0, "all rounds take about 36 s, and personalization about 96 s."),
+        (2, "the remaining rounds take about 12 s, and personalization about 48 s."),
+    ],
+)
+def test_personalization_is_told_apart(make_spec, monkeypatch, rounds_done, told):
+    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
+    monkeypatch.setattr(outlook.step_time, "measure", lambda *_: 2.0)
+    spec = make_spec(
+        "fedavg",
+        total_rounds=3,
+        clients_per_round=3,
+        client_batch_size=4,
+        personalization_batch_size=5,
+        personalization_epochs=4,
+        rounds_per_personalization=2,
+    )
+    stream, batches = io.StringIO(), outlook.batches_by_round(spec)
+    progress = Progress(3, stream=stream)
+    outlook.tell_duration(spec, rounds_done, batches, ["2"] * 3, progress)
+    assert stream.getvalue().endswith(f"{told}\n")
 
 
 @pytest.mark.parametrize(
@@ -223,12 +250,14 @@ def test_durations_are_rounded_as_befits_an_estimate(seconds, told):
 
 @pytest.mark.usefixtures("cohort")
 def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
+    monkeypatch.setattr(outlook, "_MANY_STEPS", 43)
     monkeypatch.setattr(outlook.step_time, "measure", None)
     stream = io.StringIO()
     progress = Progress(7, stream=stream)
-    spec = make_spec("fedavg", total_rounds=7)
+    spec = make_spec("fedavg", total_rounds=7, clients_per_round=3, client_batch_size=4)
     batches = outlook.batches_by_round(spec)
-    outlook.tell_duration(spec, 0, batches, progress)
+    assert sum(batches) == 42
+    outlook.tell_duration(spec, 0, batches, [], progress)
     assert not stream.getvalue()
 
 
@@ -236,24 +265,32 @@ def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
     ("arguments", "expected"),
     [
         (
-            (14, 12, 39.8),
+            (14, 12, 39.8, True),
             (
                 "stopping after round 14 (about 40 s), which will be saved; press Ctrl-C "
                 "again, or send another signal, to stop now: the last saved round is 12."
             ),
         ),
         (
-            (1, 0, None),
+            (1, 0, None, True),
             (
                 "stopping after round 1, which will be saved; press Ctrl-C again, or "
                 "send another signal, to stop now: nothing is saved yet."
             ),
         ),
         (
-            (None, 30, None),
+            (None, 30, None, True),
             (
                 "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
                 "send another signal, to stop now."
+            ),
+        ),
+        (
+            (14, 12, None, False),
+            (
+                "stopping after round 14, which will be saved; press Ctrl-C again, or send "
+                "another signal, to stop as soon as the current computation has ended: the "
+                "last saved round is 12."
             ),
         ),
     ],

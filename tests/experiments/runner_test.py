@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tff_algos
 from tests.testing import tiny_task
@@ -126,6 +127,11 @@ def clients_after(directory, epoch):
         return [row for row in csv.DictReader(file) if int(row["epoch"]) == epoch]
 
 
+def _tensorboard_tags(directory):
+    events = EventAccumulator(str(directory / "tensorboard")).Reload()
+    return set(events.summary_metadata)
+
+
 def test_the_results_folder_holds_everything(uninterrupted):
     directory, result = uninterrupted
     assert result.rounds_done == 9 and result.stopped_by is None
@@ -140,6 +146,11 @@ def test_the_results_folder_holds_everything(uninterrupted):
         "summary.json",
         "tensorboard",
     }
+    tags = _tensorboard_tags(directory)
+    plots = {f"plots/{path.stem}" for path in (directory / "plots").iterdir()}
+    assert plots <= tags
+    assert {"flags", "_hparams_/session_start_info"} <= tags
+    assert {"train/loss", "eval/accuracy", "seconds"} <= tags
     assert {path.name for path in (directory / "plots").iterdir()} == {
         "accuracy_distribution.png",
         "fairness.png",

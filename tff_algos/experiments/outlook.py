@@ -1,6 +1,7 @@
 """What a run will do and how long it takes, in words for the terminal."""
 
 import collections
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_algos.execution import types
 from tff_algos.experiments import cohorts, step_time
+from tff_algos.experiments.periodic_evaluation import is_due
 from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunSpec
 from tff_algos.experiments.stage import Stage
@@ -16,8 +18,8 @@ from tff_algos.experiments.stage import Stage
 NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
-# Fewer local steps are soon done, and not measured: their first round tells the pace.
-_MANY_STEPS = 1000
+# Fewer steps are not measured: unless one takes a second, they take less.
+_MANY_STEPS = 300
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
 # From here on, durations are told in minutes, and in hours.
@@ -156,38 +158,71 @@ def _state_bytes(stage: Stage) -> int:
 
 
 def tell_duration(
-    spec: RunSpec, rounds_done: int, batches: Sequence[int], progress: Progress
+    spec: RunSpec,
+    rounds_done: int,
+    batches: Sequence[int],
+    personalized: Sequence[str],
+    progress: Progress,
 ) -> None:
     """Says before the first round roughly how long the run takes.
 
     It times a few gradients of the model. Clients of small models, which train together,
-    take less. Evaluation and personalization are not included.
+    take less. Evaluation is not included.
 
     Args:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
       batches: What `batches_by_round` returns.
+      personalized: The clients that personalize the model.
       progress: Where to say it.
     """
     steps: collections.Counter[int] = collections.Counter()
     for stage, rounds in _remaining(spec, rounds_done):
-        left = batches[rounds.start - 1 : rounds.stop - 1]
-        steps[stage.batches.batch_size] += sum(left)
-    if steps.total() < _MANY_STEPS:
+        left = sum(batches[rounds.start - 1 : rounds.stop - 1])
+        steps[stage.batches.batch_size] += round(left * spec.gradients_per_batch)
+    own_steps = _personalization_steps(spec, rounds_done, personalized)
+    if steps.total() + own_steps < _MANY_STEPS:
         return
     client_id = spec.task.train_client_ids[0]
     x, y = spec.task.examples(client_id, "train")
-    seconds = sum(
-        count * step_time.measure(spec.task.model, (x[:size], y[:size]))
-        for size, count in steps.items()
-    )
-    seconds *= spec.gradients_per_batch
-    shorter = _ways_to_shorten(spec) if seconds >= _LONG else ""
+
+    @functools.cache
+    def step_seconds(size: int) -> float:
+        return step_time.measure(spec.task.model, (x[:size], y[:size]))
+
+    seconds = sum(count * step_seconds(size) for size, count in steps.items())
     rounds_left = "the remaining rounds" if rounds_done else "all rounds"
-    progress.note(
-        f"At the pace of a few steps of the model alone, {rounds_left} take "
-        f"{_about(seconds)}{shorter}."
-    )
+    told = f"{rounds_left} take {_about(seconds)}"
+    if own_steps:
+        own = own_steps * step_seconds(spec.options.personalization_batch_size)
+        told += f", and personalization {_about(own)}"
+        seconds += own
+    shorter = ""
+    if seconds >= _LONG:
+        shorter = _ways_to_shorten(spec, personalizes=own_steps > 0)
+    progress.note(f"At the pace of a few steps of the model alone, {told}{shorter}.")
+
+
+def _personalization_steps(
+    spec: RunSpec, rounds_done: int, client_ids: Sequence[str]
+) -> int:
+    """Returns about how many batches clients personalize the model with."""
+    options = spec.options
+    counts = [
+        math.ceil(
+            len(spec.task.examples(client_id, "train")[0])
+            / options.personalization_batch_size
+        )
+        for client_id in client_ids[:_MAX_COUNTED]
+    ]
+    every, last = options.rounds_per_personalization, spec.total_rounds
+    due = [is_due(each, every, last) for each in range(rounds_done + 1, last + 1)]
+    one_time = options.personalization_epochs * len(client_ids) * _mean(counts)
+    return round(one_time * max(1, sum(due)))
+
+
+def _mean(counts: Sequence[int]) -> float:
+    return statistics.fmean(counts) if counts else 0.0
 
 
 def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
@@ -210,28 +245,28 @@ def _about(seconds: float) -> str:
     return f"about {seconds / 3600:.1f} hours"
 
 
-def _ways_to_shorten(spec: RunSpec) -> str:
+def _ways_to_shorten(spec: RunSpec, *, personalizes: bool = False) -> str:
     names = ("total_rounds", "clients_per_round", "max_elements_per_client")
+    names += ("personalization_epochs", "eval_clients") * personalizes
     usable = [f"--{name}" for name in names if name in spec.hyperparameters]
     return f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
 
 
-def stop_notice(last_round: int | None, saved: int, seconds_left: float | None) -> str:
+def stop_notice(
+    last_round: int | None, saved: int, seconds_left: float | None, may_exit: bool
+) -> str:
     """Returns what a signal to stop does.
 
     Args:
       last_round: The round after which the run stops; None if all rounds are done.
       saved: The last round with a checkpoint; 0 if there is none.
       seconds_left: About how long the current round still takes; None if unknown.
+      may_exit: Whether a second signal ends the process at once.
     """
+    now = "now" if may_exit else "as soon as the current computation has ended"
+    again = f"press Ctrl-C again, or send another signal, to stop {now}"
     if last_round is None:
-        return (
-            "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
-            "send another signal, to stop now."
-        )
+        return f"stopping after these clients; all rounds are saved; {again}."
     about = "" if seconds_left is None else f" (about {max(1, round(seconds_left))} s)"
     last = f"the last saved round is {saved}" if saved else "nothing is saved yet"
-    return (
-        f"stopping after round {last_round}{about}, which will be saved; press "
-        f"Ctrl-C again, or send another signal, to stop now: {last}."
-    )
+    return f"stopping after round {last_round}{about}, which will be saved; {again}: {last}."

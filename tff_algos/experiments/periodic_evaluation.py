@@ -53,6 +53,11 @@ class PeriodicEvaluation:
         if own_weights is not None:
             self._add_own = evaluation.build_own_models_fn(spec.task, own_weights)
 
+    @property
+    def client_ids(self) -> list[str]:
+        """The clients that are evaluated, and personalize the model."""
+        return list(itertools.chain(*self._groups.values()))
+
     @functools.cached_property
     def _personalize(self) -> evaluation.PersonalizeFn:
         options = self._spec.options
@@ -87,7 +92,7 @@ class PeriodicEvaluation:
         """Personalizes the model after the last round; returns None if it was stopped."""
         if self._latest is not None and self._latest[0] == round_num:
             return self._latest[1]
-        ids = list(itertools.chain(*self._groups.values()))
+        ids = self.client_ids
         personalizes = self._spec.options.personalization_epochs > 0
         phase = "personalization" if personalizes else "evaluation"
         clients: list[ClientResult] = []

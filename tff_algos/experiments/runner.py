@@ -337,7 +337,9 @@ class _Training:
         batches = outlook.batches_by_round(spec)
         with Progress(spec.total_rounds, self.rounds_done, work=batches) as progress:
             self._progress = progress
-            outlook.tell_duration(spec, self.rounds_done, batches, progress)
+            outlook.tell_duration(
+                spec, self.rounds_done, batches, self.evaluations.client_ids, progress
+            )
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 self._last_begun = self.rounds_done + 1
@@ -414,7 +416,7 @@ class _Training:
         last = None if done >= self._spec.total_rounds else self._last_begun
         if last == 0:
             return outlook.NOT_STARTED
-        return outlook.stop_notice(last, self._saved, in_step)
+        return outlook.stop_notice(last, self._saved, in_step, self._stop.may_exit)
 
 
 def _child_memory() -> int:

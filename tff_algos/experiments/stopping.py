@@ -31,6 +31,7 @@ class StopOnSignal:
     socket, which Python writes at once, and tells the user what happens.
 
     Attributes:
+      may_exit: Whether a second signal ends the process, even if it computes.
       received: The signal that asked to stop, or None.
     """
 
@@ -46,7 +47,7 @@ class StopOnSignal:
         """
         self.received: signal.Signals | None = None
         self._notice = notice
-        self._may_exit = may_exit
+        self.may_exit = may_exit
         self._previous: dict[signal.Signals, object] = {}
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._previous_fd = -1
@@ -109,7 +110,7 @@ class StopOnSignal:
             self._stopped_at = self._stopped_at or time.monotonic()
             if count == 1 and self._notice is not None:
                 _print(self._notice())
-            elif count > 1 and self._may_exit:
+            elif count > 1 and self.may_exit:
                 _print("stopped now")
                 # The kernel releases locks, and files are written atomically.
                 os._exit(128 + number)
