@@ -79,6 +79,10 @@ ANSWERED_AT_ONCE = {
     ("compare", "--help"): (0, "rounds_to:ACC"),
     ("compare", "fedavg", "fedproxx", "--task=mnist"): (2, "did you mean fedprox"),
     ("compare", "fedavg", "--task=mnist", "--q=1"): (2, "--q=1.0: no row has it"),
+    ("compare", "fedavg", "--task=mnist", "--columns=lst:eval/accuracy"): (
+        2,
+        "--columns=lst:eval/accuracy: expected rounds_to:ACC, final:METRIC, ",
+    ),
     ("--algos=fedavg",): (2, "--algos is unknown, did you mean --algo?"),
     ("--client_learning_rat=1",): (2, "did you mean --client_learning_rate?"),
     ("--algo=uga", "--task=mnist", "--learning_rate=1"): (

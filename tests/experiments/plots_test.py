@@ -37,7 +37,9 @@ def test_a_legend_names_the_curves_that_there_are(figures, tmp_path):
     [
         ([1.0, 2.0, 99.0], "linear"),
         ([1.0, 1e11, np.nan, np.inf], "log"),
-        ([-1.0, 1e5], "linear"),
+        ([-1.0, 1e5], "symlog"),
+        ([0.0, 1e11], "symlog"),
+        ([0.0, 99.0], "linear"),
         ([], "linear"),
         ([np.nan], "linear"),
     ],

@@ -89,7 +89,8 @@ def wrapped(text: str, inches: float, size: float = 12.0) -> str:
 def show_rounds(axis: matplotlib.axes.Axes) -> None:
     """Labels the axis of rounds, which are whole numbers."""
     axis.set_xlabel("round")
-    locator = matplotlib.ticker.MaxNLocator(8, integer=True, min_n_ticks=1)
+    steps = [1, 2, 5, 10]
+    locator = matplotlib.ticker.MaxNLocator(8, steps=steps, integer=True, min_n_ticks=1)
     axis.xaxis.set_major_locator(locator)
     axis.grid(alpha=0.3)
 
@@ -127,16 +128,16 @@ class _PerCentFormatter(matplotlib.ticker.Formatter):
         return [f"{share:.{decimals}f} %" for share in shares.round(decimals) + 0.0]
 
 
-def shortened(name: str) -> str:
-    """Returns the name of a client or class, short enough for an axis or a legend.
+def shortened(name: str, most: int = _MAX_NAME) -> str:
+    """Returns a name of at most so many characters, by default for an axis or a legend.
 
     Names often differ at their ends, so it is the middle that is left out.
     """
     name = " ".join(name.split())
-    if len(name) <= _MAX_NAME:
+    if len(name) <= most:
         return name
-    end = _MAX_NAME // 3
-    return f"{name[: _MAX_NAME - end - 1].rstrip()}…{name[-end:].lstrip()}"
+    end = most // 3
+    return f"{name[: most - end - 1].rstrip()}…{name[-end:].lstrip()}"
 
 
 def _columns(name: str) -> int:

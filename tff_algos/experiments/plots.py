@@ -50,11 +50,21 @@ def _series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list, list]:
 
 
 def scale_of(values: Sequence[float]) -> str:
-    """Returns "log" for positive values that span decades, otherwise "linear"."""
+    """Returns the scale of an axis of losses.
+
+    Args:
+      values: The losses; those that are not finite are left out.
+
+    Returns:
+      "log" for positive values that span decades, "symlog" if there are others below
+      them, otherwise "linear".
+    """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
-    if not len(finite) or finite.min() <= 0:
+    if not len(finite):
         return "linear"
+    if finite.min() <= 0:
+        return "symlog" if finite.max() >= _DECADES else "linear"
     return "log" if finite.max() >= _DECADES * finite.min() else "linear"
 
 

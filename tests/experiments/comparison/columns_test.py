@@ -168,6 +168,13 @@ def test_headers_are_words_and_units(column, header):
     assert columns.parse_column(column).header == header
 
 
+def test_shares_of_clients_are_in_percent():
+    column = columns.parse_column("last:improved_clients")
+    assert column.header == "last:improved_clients, %"
+    assert column.format(0.875) == "87.50"
+    assert columns.parse_column("final:eval/loss").format(0.875) == "0.875"
+
+
 def test_the_usual_columns_are_those_that_runs_have(tmp_path):
     results = _results(tmp_path, curve=(0.2, 0.6, 0.72))
     names = [column.name for column in columns.default_columns([results])]

@@ -37,6 +37,18 @@ def test_existing_runs_need_no_task(program, tmp_path, capsys):
     assert program.calls == []
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "summary.json", "per_client.csv"])
+def test_existing_runs_that_cannot_be_read_are_errors_before_any_run(
+    program, tmp_path, name
+):
+    write_run(tmp_path / "a")
+    (tmp_path / "a" / name).write_text("torn\na line\n")
+    words = ["uga", str(tmp_path / "a"), "--task=mnist", f"--output_dir={tmp_path}/out"]
+    with pytest.raises(RunError, match=rf"{name}(:| cannot be read)"):
+        command.main(words)
+    assert program.calls == []
+
+
 def test_how_existing_runs_differ_is_below_the_table_and_in_all_reports(
     program, tmp_path, capsys
 ):

@@ -115,3 +115,29 @@ def test_runs_on_different_tasks_say_on_which(tmp_path):
         "fedavg on mnist (mnist)",
         "fedavg on emnist (emnist)",
     ]
+
+
+def test_runs_under_different_attacks_say_under_which(tmp_path):
+    for name, attack in (("a", "scale:10"), ("b", "bias:1"), ("c", None)):
+        write_run(tmp_path / name)
+        config = {"algo": "fedavg", "task": "mnist", "seed": 0, "attack": attack}
+        path = tmp_path / name / "config.json"
+        path.write_text(json.dumps({"hyperparameters": config}))
+    rows = make_rows([str(tmp_path / name) for name in "abc"], [], [], WHAT)
+    assert [row.label for row in rows] == [
+        "fedavg under scale:10 (a)",
+        "fedavg under bias:1 (b)",
+        "fedavg (c)",
+    ]
+
+
+@pytest.mark.parametrize("words", [["--flagfile={}"], ["--flagfile", "{}"], []])
+def test_what_the_flag_file_of_a_run_says_was_published_is_beside_it(tmp_path, words):
+    preset = tmp_path / "row.flags"
+    preset.write_text("# 63.34 (4.32)\n--algo=fedavg\n")
+    write_run(tmp_path / "a")
+    path = tmp_path / "a" / "config.json"
+    command = ["main.py", *(word.format(preset) for word in words), "--seed=1"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
+    (row,) = make_rows([str(tmp_path / "a")], [], [], WHAT)
+    assert row.published == ("63.34 (4.32)" if words else None)

@@ -1,5 +1,6 @@
 """A comparison's plots, on runs that are made up."""
 
+import itertools
 import json
 import math
 
@@ -52,12 +53,24 @@ def test_the_mean_and_range_are_drawn_and_the_best_comes_first(tmp_path):
     (axis,) = figure.axes
     lines = {line.get_label(): line for line in axis.lines}
     assert lines["worse"].get_ydata().tolist() == pytest.approx([0.2, 0.3])
-    band = axis.collections[0].get_paths()[0].vertices
+    band = axis.collections[1].get_paths()[0].vertices
     for number, range_of_seeds in ((1, (0.1, 0.3)), (2, (0.2, 0.4))):
         ends = band[band[:, 0] == number, 1]
         assert (min(ends), max(ends)) == pytest.approx(range_of_seeds)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["better", "worse"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 16, 20, 21, 27])
+def test_no_two_lines_look_alike_and_neighbors_differ_in_color(count):
+    rounds = figures.np.array([1, 2])
+    curves = {
+        f"row {n}": (rounds, figures.np.array([[0.1, n / 100]])) for n in range(count)
+    }
+    (axis,) = figures.plot_curves(curves, None).axes
+    looks = [(tuple(line.get_color()), line.get_linestyle()) for line in axis.lines]
+    assert len(set(looks)) == count
+    assert all(one[0] != other[0] for one, other in itertools.pairwise(looks))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def test_lines_fit_the_terminal(tmp_path, monkeypatch):
     assert max(map(len, _half_done(tmp_path, _Terminal()).lines())) <= 20
 
 
+def test_long_labels_leave_room_for_accuracies(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "fedavg aggregator=trimmed_mean:0.2 client_learning_rate=0.05 model=cnn"
+    row = Row(label=name, arguments=("--a=1",))
+    runs = make_runs([row], 5, tmp_path)
+    for run, accuracy in zip(runs, (0.25, 0.5, 0.75, 0.625, 0.375), strict=True):
+        write_run(run.folder, curve=(accuracy,))
+    _, line = LiveTable(runs, _Terminal()).lines()
+    assert line.startswith("fedavg aggregator=") and "=cnn " in line
+    assert line.endswith("  seed 0, round 5  25.0 to 75.0 %") and len(line) <= 80
+
+
 def test_a_table_is_lower_than_the_terminal(tmp_path, monkeypatch):
     live = _half_done(tmp_path, _Terminal())
     whole = live.lines()

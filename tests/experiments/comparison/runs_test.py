@@ -1,5 +1,6 @@
 """The runs of a comparison: done ones are kept, others run, failures are told."""
 
+import signal
 import threading
 
 import pytest
@@ -154,6 +155,47 @@ def test_an_error_when_a_run_has_ended_stops_the_others(tmp_path):
     program = _EndlessAfterOne()
     with pytest.raises(ValueError, match="ours"):
         execute_all(make_runs(ROWS, 2, tmp_path), 1, ended, program)
+    assert len(program.calls) == 1
+
+
+class _FinishingItsRound(Program):
+    """The user stops while its run goes on, and again while that finishes its round."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_stops = 0
+        self._stopped_twice = threading.Event()
+
+    def __call__(self, arguments, log):
+        self.calls.append(arguments)
+        _press_ctrl_c()
+        assert self._stopped_twice.wait(30)
+        return 143
+
+    def stop(self):
+        self.num_stops += 1
+        if self.num_stops == 1:
+            threading.Timer(0.2, _press_ctrl_c).start()
+        else:
+            self._stopped_twice.set()
+
+
+def _press_ctrl_c():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def test_a_signal_lets_runs_finish_their_rounds_and_a_second_one_ends_them(tmp_path):
+    program, told = _FinishingItsRound(), []
+    with pytest.raises(KeyboardInterrupt):
+        execute_all(
+            make_runs(ROWS, 2, tmp_path),
+            1,
+            _nothing,
+            program,
+            lambda: told.append(program.num_stops),
+        )
+    # It is told at once: when the calls were asked to stop, before they have ended.
+    assert told == [1] and program.num_stops == 2
     assert len(program.calls) == 1
 
 

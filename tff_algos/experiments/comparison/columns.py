@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from tff_algos import messages
-from tff_algos.experiments.comparison import formats
+from tff_algos.experiments.comparison import column_names, formats
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.comparison.existing_runs import read_settings
 from tff_algos.experiments.errors import RunError
@@ -129,9 +129,11 @@ class Column:
     value: Callable[[Results], float | None]
 
     @property
-    def is_accuracy(self) -> bool:
-        """Whether it is shown in percent."""
-        return "accuracy" in self.name and not self.name.startswith("rounds_to")
+    def is_share(self) -> bool:
+        """Whether it is shown in percent: an accuracy, or a share of clients."""
+        if self.name.startswith("rounds_to"):
+            return False
+        return "accuracy" in self.name or "improved_clients" in self.name
 
     @property
     def is_bytes(self) -> bool:
@@ -145,7 +147,7 @@ class Column:
         if kind == "rounds_to":
             return f"rounds to {100 * float(argument):g} %"
         title = _TITLES.get(self.name, self.name)
-        return f"{title}, %" if self.is_accuracy else title
+        return f"{title}, %" if self.is_share else title
 
     def if_any(self) -> "Column":
         """Returns the column that is empty for runs without it, instead of an error.
@@ -171,7 +173,7 @@ class Column:
 
     def format(self, value: float) -> str:
         """Returns a value formatted for the table."""
-        if self.is_accuracy:
+        if self.is_share:
             return f"{100 * value:.2f}"
         if self.name.startswith("rounds_to"):
             return f"{value:.1f}".removesuffix(".0")
@@ -193,17 +195,13 @@ def parse_column(name: str) -> Column:
     Raises:
       ComparisonError: If the kind of column is unknown or its argument is invalid.
     """
-    kind, colon, argument = name.partition(":")
-    if name == "seconds":
+    kind, argument = column_names.parse(name)
+    if kind == column_names.SECONDS:
         return Column(name, _seconds)
-    if not colon:
+    if kind == column_names.SUMMARY:
         return Column(name, functools.partial(_summary_value, name))
-    if kind == "rounds_to":
-        return Column(name, functools.partial(_rounds_to, name, _target(argument)))
-    if kind not in _SERIES_COLUMNS or not argument:
-        kinds = ", ".join(f"{kind}:METRIC" for kind in _SERIES_COLUMNS)
-        choices = f"rounds_to:ACC, {kinds}, seconds or a key of summary.json"
-        raise flag_error("columns", name, choices)
+    if kind == column_names.ROUNDS_TO:
+        return Column(name, functools.partial(_rounds_to, name, float(argument)))
     statistic = _SERIES_COLUMNS[kind]
     if kind == "best" and argument.endswith("loss"):
         statistic = min
@@ -270,16 +268,6 @@ def _series_value(
 ) -> float | None:
     values = results.series(metric, "columns", name)
     return statistic(values) if values else None
-
-
-def _target(text: str) -> float:
-    try:
-        target = float(text)
-    except ValueError:
-        target = math.nan
-    if not 0 < target <= 1:
-        raise flag_error("columns", f"rounds_to:{text}", "an accuracy in (0, 1]")
-    return target
 
 
 def _seconds(results: Results) -> float | None:

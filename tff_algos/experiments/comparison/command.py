@@ -41,6 +41,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tff_algos.experiments import run_flags
+from tff_algos.experiments.comparison import column_names
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import default_folder, make_rows, serialized
 
@@ -105,6 +106,8 @@ def main(arguments: Sequence[str]) -> int:
     modules = modules_of(arguments)
     what = run_flags.declared(modules)
     rows = make_rows(contenders, common, values.grid, what)
+    for name in values.columns:
+        column_names.parse(name)
     # These import TensorFlow, which takes seconds.
     from tff_algos.experiments.comparison import columns, compare, report
 

@@ -24,6 +24,7 @@ from tff_algos.experiments.comparison.columns import (
     columns_of_any,
     default_columns,
     parse_column,
+    read_results,
 )
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.comparison.here import ProgramHere
@@ -44,6 +45,11 @@ from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.hyperparameters import NONE, check_list
+
+_STOPPING = (
+    "stopping after the rounds that run now, which will be saved; press Ctrl-C again, or "
+    "send another signal, to stop now."
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -254,6 +260,7 @@ def run(
         objects = (here.fingerprint, here.versions) if here else ()
         runs = make_runs(rows, seeds, folder, *objects)
         check_folders(runs)
+        _check_results(runs)
         to_run = dict.fromkeys(run.row for run in runs if not run.is_done)
         choices = here.choices if here else plugins.load(modules)
         what = here.what if here else plugins.declare(choices)
@@ -277,7 +284,9 @@ def run(
                     # With fewer runs than jobs, each gets a larger share of CPUs.
                     num_left = sum(not run.is_done for run in runs)
                     jobs = max(1, min(jobs, num_left))
-                    outcomes = execute_all(runs, jobs, ended, Program(jobs))
+                    outcomes = execute_all(
+                        runs, jobs, ended, Program(jobs), lambda: live.note(_STOPPING)
+                    )
                 else:
                     outcomes = execute_in_turn(runs, ended, here)
         for run in failed:
@@ -290,6 +299,13 @@ def run(
             first = next(iter(unknown.values()))
             raise ComparisonError(f"{first} {folder} has the report without it.")
         return Comparison(folder=folder, outcomes=outcomes, cells=cells)
+
+
+def _check_results(runs: Sequence[Run]) -> None:
+    """Raises `ComparisonError` if the results of a completed run cannot be read."""
+    for run in runs:
+        if run.is_done:
+            figures.client_accuracies([read_results(run.folder)])
 
 
 @contextlib.contextmanager

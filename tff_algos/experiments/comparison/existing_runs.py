@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from tff_algos import messages
+from tff_algos.experiments import run_flags
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.files import CONFIG_FILE, FINGERPRINT
 
@@ -21,19 +22,34 @@ def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
     Raises:
       ComparisonError: If its config.json does not hold them.
     """
-    settings, _ = _read_config(folder)
-    return settings
+    return _read_config(folder).settings
 
 
-def _read_config(folder: pathlib.Path) -> tuple[Mapping[str, Any], str]:
-    """Returns the flags of a run, and the fingerprint of its data."""
+@attrs.frozen
+class _Config:
+    """What a run's config.json says.
+
+    Attributes:
+      settings: The run's flags.
+      fingerprint: That of its data.
+      command: The words of the command line that started it; () if a function did.
+    """
+
+    settings: Mapping[str, Any]
+    fingerprint: str
+    command: Sequence[str]
+
+
+def _read_config(folder: pathlib.Path) -> _Config:
     path = folder / CONFIG_FILE
     try:
         config = json.loads(path.read_text("utf-8"))
         settings = dict(config["hyperparameters"])
         if not isinstance(settings.get("algo", ""), str):
             raise TypeError(f"algo is {messages.shown(settings['algo'])}")
-        return settings, str(config.get(FINGERPRINT, ""))
+        command = config.get("command")
+        words = [*map(str, command)] if isinstance(command, list) else []
+        return _Config(settings, str(config.get(FINGERPRINT, "")), words)
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = messages.one_line(error)
         if isinstance(error, KeyError):
@@ -48,6 +64,20 @@ class _Runs:
     folders: tuple[pathlib.Path, ...]
     algorithm: str
     task: str | None
+    attack: str | None
+
+
+def published(folder: pathlib.Path) -> str | None:
+    """Returns what the flag file of a run says was published; None if nothing does."""
+    names = run_flags.values_of("flagfile", _read_config(folder).command)
+    path = next(map(pathlib.Path, names), None)
+    return first_comment(path) if path and path.is_file() else None
+
+
+def first_comment(path: pathlib.Path) -> str | None:
+    """Returns the comment in the first line of a flag file; None if there is none."""
+    first, _, _ = path.read_text("utf-8").partition("\n")
+    return first.removeprefix("#").strip() if first.startswith("#") else None
 
 
 def labelled(
@@ -63,15 +93,12 @@ def labelled(
       ComparisonError: If a run is not complete or cannot be read, or two are the same.
     """
     found = _grouped(folders)
-    one_task = len({runs.task for runs in found} - {None}) < 2
-    kinds = collections.Counter((runs.algorithm, runs.task) for runs in found)
-    choices = [
-        _labels(
-            attrs.evolve(runs, task=None) if one_task else runs,
-            alone=kinds[runs.algorithm, runs.task] == 1,
-        )
-        for runs in found
-    ]
+    if len({runs.task for runs in found} - {None}) < 2:
+        found = [attrs.evolve(runs, task=None) for runs in found]
+    if len({runs.attack for runs in found}) < 2:
+        found = [attrs.evolve(runs, attack=None) for runs in found]
+    kinds = collections.Counter(map(_kind, found))
+    choices = [_labels(runs, alone=kinds[_kind(runs)] == 1) for runs in found]
     held = collections.Counter(itertools.chain(taken, *map(set, choices)))
     return [
         (next((each for each in labels if held[each] == 1), labels[-1]), runs.folders)
@@ -88,10 +115,11 @@ def _grouped(folders: Sequence[pathlib.Path]) -> list[_Runs]:
             raise ComparisonError(
                 f"{folder} has no summary.json: its run is not complete."
             )
-        settings, fingerprint = _read_config(folder)
+        config = _read_config(folder)
+        settings = config.settings
         task = settings.get("dataset") or settings.get("task")
         others = {k: v for k, v in settings.items() if k != "seed"}
-        data, dash, by_seed = fingerprint.rpartition("-")
+        data, dash, by_seed = config.fingerprint.rpartition("-")
         # Those of earlier versions do not tell what differs by seed.
         by_seed = by_seed if dash else ""
         key = json.dumps([others, data])
@@ -101,22 +129,28 @@ def _grouped(folders: Sequence[pathlib.Path]) -> list[_Runs]:
                 f"{folder} and {other} are runs of the same settings and seed; expected "
                 "one of them."
             )
-        runs = found.get(key, _Runs((), settings.get("algo", ""), task))
+        algorithm, attack = settings.get("algo", ""), settings.get("attack")
+        runs = found.get(key, _Runs((), algorithm, task, attack))
         found[key] = attrs.evolve(runs, folders=(*runs.folders, folder))
     return [*found.values()]
+
+
+def _kind(runs: _Runs) -> tuple[str | None, ...]:
+    return runs.algorithm, runs.task, runs.attack
 
 
 def _labels(runs: _Runs, *, alone: bool) -> list[str]:
     """Returns what a row of existing runs may be called, the best first.
 
     Args:
-      runs: The runs; with a task if the label shall say it.
-      alone: Whether no other row has the same algorithm and task.
+      runs: The runs; with a task and an attack if the label shall say them.
+      alone: Whether no other row has the same algorithm, task and attack.
     """
     folders = [folder.resolve() for folder in runs.folders]
     name, within = folders[0].name, "/".join(folders[0].parts[-2:])
     stems = {re.sub(r"\+seed=\d+$", "", folder.name) for folder in folders}
     on = f" on {runs.task}" if runs.task else ""
+    on += f" under {runs.attack}" if runs.attack else ""
     named = all(folder.name.startswith(runs.algorithm) for folder in folders)
 
     def label(text: str) -> str:

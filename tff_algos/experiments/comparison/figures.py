@@ -35,6 +35,9 @@ from tff_algos.experiments.metric_names import ROUND
 _MOST_BESIDE = 20
 _FONT_SIZE = 8  # points, of labels
 _LABEL_INCHES = 2.6
+_DASHES = ("-", "--", "-.", ":")
+_MOST_SHADES = 5
+_OPACITY = 0.18  # of the ranges; less for many, which would hide each other
 
 # By label: rounds [r] and accuracies [seeds, r].
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -68,8 +71,9 @@ def learning_curves(outcomes: Outcomes) -> Curves:
 def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure:
     """Plots the mean over seeds by round, with the range from minimum to maximum.
 
-    Lines differ in lightness and dashes, so they are distinguishable in grayscale; the
-    legend lists them in the order of their final values.
+    No two lines have the same lightness and dashes, so they are distinguishable in
+    grayscale, and lines that end next to each other differ in lightness. The legend
+    lists them in the order of their final values.
 
     Args:
       curves: The curves.
@@ -79,18 +83,17 @@ def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure
     legend_height = 0 if beside else 0.17 * math.ceil(len(curves) / 2)
     figure = Figure(7.2, 4.2 + legend_height)
     axis = figure.subplots()
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
-    dashes = itertools.cycle(["-", "--", "-.", ":"])
     lines = []
-    for shade, dash, (label, (rounds, values)) in zip(
-        shades, dashes, curves.items(), strict=False
+    by_end = sorted(curves.items(), key=lambda curve: -curve[1][1].mean(axis=0)[-1])
+    for (shade, dash), (label, (rounds, values)) in zip(
+        _styles(len(curves)), by_end, strict=True
     ):
         low, high = values.min(axis=0), values.max(axis=0)
-        axis.fill_between(rounds, low, high, color=shade, alpha=0.18, linewidth=0)
+        opacity = _OPACITY * min(1.0, _MOST_SHADES / len(curves))
+        axis.fill_between(rounds, low, high, color=shade, alpha=opacity, linewidth=0)
         marker = "o" if len(rounds) == 1 else None
         mean = values.mean(axis=0)
         lines += axis.plot(rounds, mean, dash, color=shade, marker=marker, label=label)
-    lines.sort(key=lambda line: -line.get_ydata()[-1])
     show_rounds(axis)
     axis.set_ylabel("held-out accuracy")
     show_per_cent(axis.yaxis)
@@ -104,6 +107,18 @@ def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure
     labels = [wrapped(line.get_label(), _LABEL_INCHES, _FONT_SIZE) for line in lines]
     figure.legend(lines, labels, fontsize=_FONT_SIZE, **place)
     return figure
+
+
+def _styles(count: int) -> list[tuple[np.ndarray, str]]:
+    """Returns a color and dashes for each line; neighbors differ in color."""
+    # More shades could not be told apart, unless there are too few dashes for all.
+    num_shades = max(min(count, _MOST_SHADES), math.ceil(count / len(_DASHES)))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, num_shades))
+    places = (divmod(number, num_shades) for number in range(count))
+    return [
+        (shades[shade], _DASHES[(shade + turn) % len(_DASHES)])
+        for turn, shade in places
+    ]
 
 
 # The models that a client may predict with, and their colors.

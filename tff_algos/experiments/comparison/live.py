@@ -11,11 +11,14 @@ from typing import Self, TextIO
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import LOG_FILE, Run
 from tff_algos.experiments.errors import RunError
+from tff_algos.experiments.figures import shortened
 from tff_algos.experiments.metric_names import ROUND
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.report import text_table
 
 _SECONDS_BETWEEN = 2.0
+_LEAST_LABEL = 12  # characters
+_MOST_SHOWN = 3  # accuracies of a row
 
 
 class LiveTable:
@@ -76,6 +79,8 @@ class LiveTable:
             self._notes.append(text)
         if not self._redraw:
             print(text, file=self._stream, flush=True)
+        elif self._thread.is_alive():
+            self._draw()
 
     def lines(self, whole: bool = False) -> list[str]:
         """Returns the table's lines and the notes, as far as the terminal has room.
@@ -97,7 +102,8 @@ class LiveTable:
             table.append((row.label, done, _running(latest), _accuracies(curves)))
         width, height = self._size()
         with self._lock:
-            lines = [*text_table(table, indent="").splitlines(), *self._notes]
+            table = text_table(_with_short_labels(table, width), indent="")
+            lines = [*table.splitlines(), *self._notes]
         # The cursor cannot return to lines that have left the terminal.
         if len(lines) >= height and not whole:
             shown = max(height - 2, 1)
@@ -118,10 +124,21 @@ class LiveTable:
 
     def _draw(self, whole: bool = False) -> None:
         lines = self.lines(whole)
-        # Up to the first line of the table drawn before, and clear what is below.
-        above = f"\x1b[{self._height}F\x1b[J" if self._height else ""
-        print(above + "\n".join(lines), file=self._stream, flush=True)
-        self._height = len(lines)
+        with self._lock:
+            # Up to the first line of the table drawn before, and clear what is below.
+            above = f"\x1b[{self._height}F\x1b[J" if self._height else ""
+            print(above + "\n".join(lines), file=self._stream, flush=True)
+            self._height = len(lines)
+
+
+def _with_short_labels(
+    table: Sequence[tuple[str, ...]], width: int
+) -> list[tuple[str, ...]]:
+    """Returns the table with labels that leave its other columns room in a terminal."""
+    others = zip(*(line[1:] for line in table), strict=True)
+    room = width - sum(2 + max(map(len, column)) for column in others)
+    most = max(room, _LEAST_LABEL)
+    return [(shortened(label, most), *rest) for label, *rest in table]
 
 
 def _latest(run: Run) -> Sequence[dict]:
@@ -142,7 +159,9 @@ def _running(latest: Sequence[tuple[Run, Sequence[dict]]]) -> str:
 
 
 def _accuracies(curves: Sequence[Sequence[dict]]) -> str:
-    found = [
-        [line[ACCURACY] for line in rows if ACCURACY in line][-1:] for rows in curves
-    ]
-    return ", ".join(f"{100 * value:.1f} %" for values in found for value in values)
+    """Returns the latest accuracy of each run; of many runs, their range."""
+    series = ([line[ACCURACY] for line in rows if ACCURACY in line] for rows in curves)
+    latest = [values[-1] for values in series if values]
+    if len(latest) > _MOST_SHOWN:
+        return f"{100 * min(latest):.1f} to {100 * max(latest):.1f} %"
+    return ", ".join(f"{100 * value:.1f} %" for value in latest)

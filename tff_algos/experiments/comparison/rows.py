@@ -124,7 +124,11 @@ def make_rows(
     found = [
         *_with_own_defaults(rows),
         *(
-            Row(label=label, folders=paths)
+            Row(
+                label=label,
+                folders=paths,
+                published=existing_runs.published(paths[0]),
+            )
             for label, paths in existing_runs.labelled(
                 folders, [row.label for row in rows]
             )
@@ -322,8 +326,7 @@ def _published(preset: Sequence[str]) -> str | None:
     name, _, path = preset[0].partition("=")
     if name != "--flagfile":
         return None
-    first, _, _ = pathlib.Path(path).read_text("utf-8").partition("\n")
-    return first.removeprefix("#").strip() if first.startswith("#") else None
+    return existing_runs.first_comment(pathlib.Path(path))
 
 
 def _check_used(

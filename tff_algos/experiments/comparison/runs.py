@@ -28,6 +28,8 @@ _MAX_NAME_BYTES = 200
 Outcomes = Mapping[Row, Sequence[Results | None]]
 # Called with a run and its results, None if it failed, when it ends.
 _Ended = Callable[["Run", Results | None], None]
+# The next signal while running calls finish their rounds makes them end at once.
+_STOP_SIGNALS = (KeyboardInterrupt, SystemExit)
 
 
 @attrs.frozen
@@ -209,7 +211,11 @@ def tell_failure(run: Run) -> None:
 
 
 def execute_all(
-    runs: Sequence[Run], jobs: int, ended: _Ended, program: Program
+    runs: Sequence[Run],
+    jobs: int,
+    ended: _Ended,
+    program: Program,
+    stopping: Callable[[], None] = lambda: None,
 ) -> Outcomes:
     """Executes runs, `jobs` at a time, and returns the results of every row.
 
@@ -218,17 +224,31 @@ def execute_all(
       jobs: The number of concurrent runs.
       ended: Called when a run ends. If it raises, the other runs are stopped.
       program: Calls the command line.
+      stopping: Called when a signal asks to stop, before the running calls finish their
+        rounds. At the next signal they end at once.
     """
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
         futures = {executor.submit(execute, run, program): run for run in runs}
         try:
             for future in concurrent.futures.as_completed(futures):
                 ended(futures[future], future.result())
-        except BaseException:
+        except BaseException as error:
             executor.shutdown(wait=False, cancel_futures=True)
             program.stop()
+            if isinstance(error, _STOP_SIGNALS):
+                stopping()
+            _wait(executor, program)
             raise
     return _by_row({run: future.result() for future, run in futures.items()})
+
+
+def _wait(executor: concurrent.futures.ThreadPoolExecutor, program: Program) -> None:
+    """Waits for the running calls, which a signal meanwhile stops a second time."""
+    while True:
+        try:
+            return executor.shutdown(wait=True)
+        except _STOP_SIGNALS:
+            program.stop()
 
 
 def execute_in_turn(
