@@ -11,7 +11,9 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import tff_algos
 from tests.testing.command_line import SMALL, run_apart, run_here, run_program
@@ -226,11 +228,48 @@ _LONGEST_ID = 90
 )
 def test_every_command_runs(tmp_path, command):
     run = tmp_path / "run"
-    done = run_apart(
-        tmp_path, *shlex.split(command), *_short(command), f"--output_dir={run}"
-    )
+    words = [_with_own_data(word, tmp_path) for word in shlex.split(command)]
+    short = _short(command)
+    if words != shlex.split(command):  # There is nothing to generate in its place.
+        short.remove("--data=generated")
+    done = run_apart(tmp_path, *words, *short, f"--output_dir={run}")
     assert done.status == 0, done.err
     assert (run / "summary.json").exists()
+
+
+def _with_own_data(word: str, folder: pathlib.Path) -> str:
+    """Returns a word of a command with a file in the place of a reader's own."""
+    kind, colon, name = word.removeprefix("--task=").partition(":")
+    if not colon or kind not in _OWN_DATA:
+        return word
+    _OWN_DATA[kind](folder / name)
+    return f"--task={kind}:{folder / name}"
+
+
+def _write_table(path: pathlib.Path) -> None:
+    lines = [
+        f"{20 + i % 50},{'AB'[i % 2]},{'XYZ'[i % 3]},{'high' if i % 7 else 'low'},{i % 4}"
+        for i in range(120)
+    ]
+    path.write_text("\n".join(["age,job,city,income,hospital", *lines]))
+
+
+def _write_arrays(path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(120, 3)), "y": rng.integers(0, 2, 120)}
+    np.savez(path, **arrays, ids=np.arange(120) % 6)
+
+
+def _write_images(path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        folder = path / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+_OWN_DATA = {"csv": _write_table, "npz": _write_arrays, "folder": _write_images}
 
 
 @pytest.mark.slow
@@ -288,6 +327,8 @@ def test_the_commands_are_found():
     assert len(_comparisons()) >= 4
     assert len(_lists()) >= 2
     assert any("--nomalicious_every_round" in command for command in commands)
+    kinds = {k for k in _OWN_DATA for command in commands if f"--task={k}:" in command}
+    assert kinds == _OWN_DATA.keys()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A comparison as a command."""
 
 import json
+import signal
+import time
 
 import pytest
 
 from tests.testing import programs
-from tests.testing.command_line import run_program
+from tests.testing.command_line import SMALL, run_program, start
 from tests.testing.made_up_runs import write_run
 from tff_algos.experiments.comparison import command
 from tff_algos.experiments.errors import RunError
@@ -146,6 +148,27 @@ def test_the_program_compares_and_its_runs_are_those_of_single_commands(tmp_path
     again = run_program("compare", *both, f"--output_dir={tmp_path}/again")
     assert again.status == 2
     assert "are runs of the same settings and seed" in again.err
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_answered_at_once_and_the_same_command_goes_on(tmp_path):
+    flags = [*SMALL, "--total_rounds=400", "--rounds_per_eval=400"]
+    words = ["compare", "fedavg", "--task=adult", *flags, "--seeds=1"]
+    process = start(*words, f"--output_dir={tmp_path}")
+    rows = tmp_path / "fedavg+seed=0" / "metrics.csv"
+    while not (rows.exists() and read_rows(rows)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    first, last = err.splitlines()[-2:]
+    assert first.startswith("stopping after the rounds that run now, which will be sav")
+    assert last == f"stopped; the same command resumes in {tmp_path}"
+    num_done = len(read_rows(rows))
+    log = (rows.parent / "log.txt").read_text()
+    assert f"stopping after round {num_done}" in log
+    assert (rows.parent / "checkpoints" / f"round_{num_done}").exists()
 
 
 @pytest.mark.slow
