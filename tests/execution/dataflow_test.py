@@ -126,6 +126,23 @@ def test_broadcasts_and_zips_keep_values_where_they_are_placed():
     same(everything, [1.0, 2.0, 3.0], 10.0)
 
 
+def test_a_mapped_function_that_uses_a_value_around_it_is_explained():
+    @tff.tensorflow.computation(np.float32, np.float32)
+    def product(a, b):
+        return a * b
+
+    @tff.federated_computation(np.float32, tff.SequenceType(np.float32))
+    def scaled(factor, values):
+        scale = tff.federated_computation(lambda x: product(factor, x), np.float32)
+        return tff.sequence_map(scale, values)
+
+    with pytest.raises(
+        execution.UnsupportedComputationError,
+        match=r"found one of lambda: .* cannot use values of the computation around it",
+    ):
+        equivalence.call(equivalence.in_process(), scaled, 2.0, [1.0])
+
+
 def test_an_intrinsic_that_is_not_there_is_named():
     @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
     def secure(x):
@@ -133,7 +150,7 @@ def test_an_intrinsic_that_is_not_there_is_named():
 
     with pytest.raises(
         execution.UnsupportedComputationError,
-        match="intrinsic federated_secure_sum_bitwidth.*insecure_aggregation=True",
+        match="intrinsic federated_secure_sum_bitwidth.*set_in_process_context.inse",
     ):
         equivalence.call(equivalence.in_process(), secure, [1, 2])
     context = equivalence.in_process(insecure_aggregation=True)

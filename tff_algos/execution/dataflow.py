@@ -280,9 +280,15 @@ class _Evaluator:
         """Returns the leaf of a compiled block, the same one for the same block."""
         kind = block.proto.WhichOneof("computation")
         if kind != "tensorflow":
+            advice = (
+                " A function that is mapped over a sequence, or aggregates, cannot use "
+                "values of the computation around it: pass them with each element."
+                if kind == "lambda"
+                else ""
+            )
             raise UnsupportedComputationError(
                 f"The in-process runtime runs leaves of TensorFlow, found one of "
-                f"{kind}: {_shortened(block)}."
+                f"{kind}: {_shortened(block)}.{advice}"
             )
         if id(block) not in self._leaves:
             try:
@@ -307,8 +313,9 @@ class _Evaluator:
                 return self._sequence_reduce(call, argument, where)
         if uri not in _INTRINSICS:
             advice = (
-                " Secure aggregation has no meaning in one process; "
-                "insecure_aggregation=True computes the same result in the clear."
+                " Secure aggregation has no meaning in one process; the same result in "
+                "the clear: "
+                "tff_algos.execution.set_in_process_context(insecure_aggregation=True)."
                 if "secure" in uri
                 else ""
             )
