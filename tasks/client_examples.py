@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
@@ -145,6 +146,42 @@ def cached(
                 _, forgotten = memory.popitem(last=False)
                 held -= _num_bytes(forgotten)
         return found
+
+    return examples
+
+
+def dealt(
+    read: Callable[[str, Split], Examples], client_ids: Sequence[str], seed: int
+) -> Callable[[str, Split], Examples]:
+    """Returns `read` with the training examples of some clients dealt out anew.
+
+    Each of them gets an equal share, up to one example, of a random order of all.
+    McMahan et al., 2017, arXiv 1602.05629, section 3, for the IID version of a dataset.
+
+    Args:
+      read: `(client_id, split) -> Examples`.
+      client_ids: The clients; others keep their examples, and all their test examples.
+      seed: Seed of the order.
+    """
+    places = {client_id: place for place, client_id in enumerate(client_ids)}
+
+    @functools.cache
+    def all_examples() -> tuple[Examples, Sequence[np.ndarray]]:
+        columns = zip(*(read(each, "train") for each in client_ids), strict=True)
+        pooled = tuple(map(np.concatenate, columns))
+        generator = np.random.default_rng(derive_seed(seed, "dealing"))
+        order = generator.permutation(len(pooled[0]))
+        return pooled, np.array_split(order, len(places))
+
+    lock = threading.Lock()
+
+    def examples(client_id: str, split: Split) -> Examples:
+        if split != "train" or client_id not in places:
+            return read(client_id, split)
+        with lock:  # Two threads would read all clients twice.
+            pooled, shares = all_examples()
+        share = shares[places[client_id]]
+        return tuple(column[share] for column in pooled)
 
     return examples
 

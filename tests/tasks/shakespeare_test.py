@@ -34,6 +34,43 @@ def test_generated_shakespeare_fits_its_model(tmp_path):
     check_task(task, num_classes=90)
 
 
+def test_iid_clients_share_the_training_examples_equally(tmp_path):
+    own, dealt, again, other = (
+        tasks.load_task(
+            "shakespeare",
+            data_options=DataOptions(cache_dir=str(tmp_path), seed=seed),
+            num_clients=6,
+            eval_overlap=0.5,
+            iid_clients=iid,
+        )
+        for seed, iid in ((0, False), (0, True), (0, True), (1, True))
+    )
+    assert dealt.train_client_ids == own.train_client_ids
+    sizes = [len(dealt.examples(c, "train")[0]) for c in dealt.train_client_ids]
+    assert max(sizes) - min(sizes) <= 1
+
+    def pairs(task):
+        columns = zip(*(task.examples(c, "train") for c in task.train_client_ids))
+        both = np.concatenate([np.concatenate(column) for column in columns], axis=1)
+        return sorted(map(tuple, both))
+
+    assert pairs(dealt) == pairs(own)
+    first = dealt.train_client_ids[0]
+    assert len(own.examples(first, "train")[0]) not in sizes
+    for found, expected in zip(
+        dealt.examples(first, "train"), again.examples(first, "train")
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert pairs(other) != pairs(own)  # It has other clients.
+    # Test examples stay with their roles, as do all examples of those that do not train.
+    held_out = (set(own.eval_client_ids) - set(own.train_client_ids)).pop()
+    for client, split in ((first, "test"), (held_out, "train"), (held_out, "test")):
+        for found, expected in zip(
+            dealt.examples(client, split), own.examples(client, split)
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
 def _by_tff(snippets, batch_size=10_000):
     """Returns what TFF's own baseline makes of a client's snippets."""
     client_spec = tff.simulation.baselines.ClientSpec(
