@@ -41,7 +41,7 @@ class Origin:
       load: The function of its `TaskEntry`.
       options: The task's options.
       data_options: The source of its data, without a download.
-      identity: A digest of its clients and of one client's examples.
+      identity: A digest of its clients and of some clients' examples.
     """
 
     load: Callable[[Any, _DataOptions], _Task]
@@ -76,7 +76,7 @@ def of(
         data="generated" if task.data_source == "generated" else "auto",
         cache_dir=folder and os.path.abspath(os.path.expanduser(folder)),
     )
-    origin = Origin(load, options, data_options, _identity(task))
+    origin = Origin(load, options, data_options, identity(task))
     with _lock:
         _keep(origin, task)
     return origin
@@ -110,7 +110,7 @@ def fingerprint(task: _Task) -> str:
 
     Of a task without one, it is a digest of what the task holds.
     """
-    made_of, dash, by_seed = (task.fingerprint or _identity(task)).rpartition("-")
+    made_of, dash, by_seed = (task.fingerprint or identity(task)).rpartition("-")
     if not dash:
         made_of, by_seed = by_seed, ""
     sizes = f":{zlib.crc32(_sizes(task.model)):08x}"
@@ -131,7 +131,7 @@ def _keep(origin: Origin, task: _Task) -> None:
 
 def _load(origin: Origin) -> _Task:
     task = origin.load(origin.options, origin.data_options)
-    found = _identity(task)
+    found = identity(task)
     if found != origin.identity:
         folder = origin.data_options.cache_dir or "~/.tff"
         raise OtherDataError(
@@ -142,14 +142,17 @@ def _load(origin: Origin) -> _Task:
     return task
 
 
-def _identity(task: _Task) -> str:
+def identity(task: _Task) -> str:
+    """Returns the name of a task's dataset and a digest of clients and some examples."""
     digest = hashlib.sha256()
     for client_id in (*task.train_client_ids, *task.eval_client_ids):
         digest.update(f"{client_id}\0".encode())
-    for client_id in task.train_client_ids[:1]:
-        for array in map(
-            np.asarray, tf.nest.flatten(task.examples(client_id, "train"))
-        ):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(array.tobytes())
+    # Not of all clients: text and images would have to be decoded.
+    some = (*task.train_client_ids[:1], *task.train_client_ids[-1:])
+    for client_id in dict.fromkeys((*some, *task.eval_client_ids[:1])):
+        for split in ("train", "test"):
+            for part in tf.nest.flatten(task.examples(client_id, split)):
+                array = np.asarray(part)
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(array.tobytes())
     return f"{task.dataset_name}:{digest.hexdigest()[:12]}"

@@ -320,7 +320,8 @@ class Scaling:
         mean, deviation = _moments(features, axes)
         # Of a constant such as 0.1, the mean is rounded and the deviation above 0.
         lowest = features.min(axis=axes)
-        is_constant = lowest == features.max(axis=axes)
+        # Squares of differences below 1e-162 are 0.
+        is_constant = (lowest == features.max(axis=axes)) | (deviation == 0)
         mean[is_constant], deviation[is_constant] = lowest[is_constant], 1.0
         rounded = mean.astype(np.float32)
         # Of float32 that are large, the rounded mean may be deviations away.

@@ -147,7 +147,9 @@ def read_csv(path: pathlib.Path) -> Table:
             first = file.readline()
             file.seek(0)
             delimiter = max(_DELIMITERS, key=functools.partial(_num_cells, first))
-            rows, lines = _rows(csv.reader(file, delimiter=delimiter), path)
+            # Not strict, it would read rows after a stray quote as a part of a cell.
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            rows, lines = _rows(reader, path)
     except UnicodeDecodeError as error:
         raise TaskError(
             f"{path} cannot be read as CSV: it is not UTF-8 (it has the byte "
@@ -181,12 +183,23 @@ def _num_cells(line: str, delimiter: str) -> int:
     return len(next(csv.reader([line], delimiter=delimiter), ()))
 
 
+def _naming_lines(reader: Any, path: pathlib.Path) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise TaskError(
+            f"{path} cannot be read as CSV: line {reader.line_num}: "
+            f"{messages.one_line(error)}. Cells with quotes must be enclosed in quotes, "
+            'and their own quotes doubled: "5"" pipe".'
+        ) from error
+
+
 def _rows(reader: Any, path: pathlib.Path) -> tuple[list[list[str]], list[int]]:
     """Returns the cells of each row, and the line on which the row begins."""
     rows: list[list[str]] = []
     lines: list[int] = []
     following = 1
-    for cells in reader:
+    for cells in _naming_lines(reader, path):
         # Quoted cells may have line breaks; `line_num` is where the row ends.
         line, following = following, reader.line_num + 1
         if not cells:

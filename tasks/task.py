@@ -53,7 +53,7 @@ class Task:
       origin: How another process reads `examples`; None to send them to it.
       fingerprint: Tells apart tasks of the same name, if no flags do: a digest of the
         user's own data or of the options of `load_task`, and, after a "-", what differs
-        by seed. "" if flags say all.
+        by seed; in runs by name also `origin.identity` of real data. "" if flags say all.
       encoding: How the user's own data are encoded: `classes`, in the order of the
         model's outputs, the features' `mean` and `deviation`, and of a table their
         names, `features`; else None.

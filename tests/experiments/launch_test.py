@@ -117,6 +117,29 @@ def test_fewer_clients_than_a_round_has_by_default_all_take_part(tmp_path):
     assert spec.hyperparameters["clients_per_round"] == 3
 
 
+def test_real_data_of_other_files_are_told_apart_and_generated_ones_by_flags(tmp_path):
+    task = tiny_task.make()
+
+    def fingerprint(source, shift):
+        def examples(client_id, split):
+            x, y = task.examples(client_id, split)
+            return x + shift, y
+
+        found = attrs.evolve(task, data_source=source, examples=examples)
+        entry = TaskEntry(
+            name="tiny",
+            summary="Of a file",
+            options=object,
+            load=lambda *_: found,
+            settings={},
+        )
+        return launch._load(entry, None, 0, Launch(output_dir=tmp_path)).fingerprint
+
+    assert fingerprint("tff", 0) == fingerprint("tff", 0) != fingerprint("tff", 1)
+    assert fingerprint("tff", 0).startswith("tiny:")
+    assert fingerprint("generated", 0) == ""
+
+
 def test_krum_needs_enough_of_the_clients_that_there_are(tmp_path):
     task = tasks.from_arrays(
         np.arange(40.0).reshape(20, 2), np.arange(20) % 2, partition="iid:4"

@@ -101,6 +101,22 @@ def test_a_task_that_says_nothing_of_its_data_is_told_by_what_it_holds():
     assert origin.fingerprint(attrs.evolve(known, fingerprint=marked)) == marked
 
 
+@pytest.mark.parametrize(
+    ("client", "split"), [(0, "train"), (0, "test"), (-1, "train"), ("eval", "test")]
+)
+def test_other_examples_of_a_few_clients_are_noticed(client, split):
+    task = tiny_task.make()
+    ids = task.eval_client_ids[:1] if client == "eval" else task.train_client_ids
+    changed = ids[0 if client == "eval" else client]
+
+    def examples(client_id, asked):
+        x, y = task.examples(client_id, asked)
+        return (x + 1 if (client_id, asked) == (changed, split) else x), y
+
+    other = attrs.evolve(task, examples=examples)
+    assert origin.identity(other) != origin.identity(task)
+
+
 def test_other_data_are_refused_in_one_line():
     first = tiny_task.make()
     x, y = first.examples(first.train_client_ids[0], "train")

@@ -144,6 +144,12 @@ def test_constants_whose_mean_is_rounded_become_0(count):
     np.testing.assert_allclose(scaling(np.array([[0.3]])), [[0.2]], rtol=1e-6)
 
 
+def test_deviations_whose_squares_are_0_do_not_divide():
+    features = own_arrays.checked_features(np.array([[0.0], [1e-200]] * 9), "d")
+    scaled = own_arrays.Scaling.of(features, standardize=True)(features)
+    np.testing.assert_array_equal(scaled, np.zeros((18, 1)))
+
+
 def test_large_numbers_get_the_mean_0():
     steps = np.random.default_rng(0).integers(0, 4, size=(60, 3))
     x = (1.7e9 + 128 * steps).astype(np.float32)

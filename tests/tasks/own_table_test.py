@@ -56,6 +56,9 @@ def test_a_file_has_columns(delimiter, write):
         ("a,b\n1,2\n1\n", "line 3 has 1 cells, expected 2"),
         (b"a,b\n\xdcmit,1\n", r"it is not UTF-8 \(.* byte 0xdc\); save it as UTF-8"),
         ('a,b\n"1\n2",3\n4\n', "line 4 has 1 cells"),
+        # A stray quote would swallow the rows that follow.
+        ('a,b\n1,"5 inch\n2,ok\n3,ok\n', "line 4: unexpected end of data. Cells with"),
+        ('a,b\n1,"5 inch\n2,ok\n3,"6 inch\n', "line 4: ',' expected after '\"'"),
         (
             gzip.compress(b"a,b\n1,2\n", mtime=0),
             r"people.csv cannot be read as CSV: it is compressed \(gzip\): unpack it",

@@ -188,6 +188,9 @@ def _load(entry: TaskEntry, options: Any, seed: int, launch: Launch) -> Task:
             f"--task={entry.name}: its load returned {shown(task)}, expected a Task."
         )
     _check_task(task)
+    if task.data_source == "tff":
+        # No flag tells one version of a file from another.
+        task = attrs.evolve(task, fingerprint=origin.identity(task))
     if launch.runtime == "ray":
         # Workers read clients themselves.
         known = origin.of(task, entry.load, options, data_options)

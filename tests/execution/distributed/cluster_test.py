@@ -30,17 +30,27 @@ def test_a_missing_package_names_the_command(monkeypatch):
 )
 def test_too_few_resources_are_named(num_workers, per_worker, message):
     with pytest.raises(cluster.ClusterError, match=re.escape(message)):
-        cluster.fitting(num_workers, per_worker, {"CPU": 2.0, "big": 3.0})
+        cluster.fitting(num_workers, per_worker, [{"CPU": 2.0, "big": 3.0}])
 
 
 def test_as_many_workers_start_as_fit():
-    available = {"CPU": 8.0, "GPU": 3.0}
-    assert cluster.fitting(None, {"CPU": 2}, available) == 4
-    assert cluster.fitting(None, {"CPU": 2, "GPU": 1}, available) == 3
-    assert cluster.fitting(2, {"CPU": 2}, available) == 2
-    assert cluster.fitting(None, {"CPU": 0.14}, {"CPU": 7.0}) == 50
+    machine = {"CPU": 8.0, "GPU": 3.0}
+    assert cluster.fitting(None, {"CPU": 2}, [machine]) == 4
+    assert cluster.fitting(None, {"CPU": 2, "GPU": 1}, [machine, machine]) == 6
+    assert cluster.fitting(2, {"CPU": 2}, [machine]) == 2
+    assert cluster.fitting(None, {"CPU": 0.14}, [{"CPU": 7.0}]) == 50
     with pytest.raises(cluster.ClusterError, match="1 worker with big: 1 each need 1"):
-        cluster.fitting(None, {"big": 1}, available)
+        cluster.fitting(None, {"big": 1}, [machine])
+
+
+def test_a_worker_fits_on_one_machine():
+    machines = [{"CPU": 3.0}, {"CPU": 3.0}, {"memory": 1e9}]
+    assert cluster.fitting(None, {"CPU": 2}, machines) == 2
+    with pytest.raises(
+        cluster.ClusterError,
+        match="3 workers with CPU: 2 each do not fit: the machines .* room for 2: ask",
+    ):
+        cluster.fitting(3, {"CPU": 2}, machines)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
+
+from tff_algos.execution.distributed import tokens
 
 _ROOT = pathlib.Path(__file__).parents[3]
 
@@ -47,6 +50,19 @@ def test_only_this_user_reads_a_new_token(tmp_path, before, after):
         umask=0o022,
     )
     assert token.stat().st_mode & 0o777 == after
+
+
+def test_only_this_user_reads_a_token_of_a_ray_that_does_not_start(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "auth_token"
+    setup = types.SimpleNamespace(_get_default_token_path=lambda: path)
+    monkeypatch.setattr(tokens, "_setup", lambda: setup)
+    with pytest.raises(KeyboardInterrupt), tokens.kept_private():
+        path.write_text("secret")
+        path.chmod(0o644)
+        raise KeyboardInterrupt
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_token_is_sent_to_a_cluster_that_requires_it():

@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -70,31 +70,40 @@ def import_ray() -> Any:
 def fitting(
     num_workers: int | None,
     per_worker: Mapping[str, float],
-    available: Mapping[str, float],
+    machines: Sequence[Mapping[str, float]],
 ) -> int:
     """Returns how many workers to start.
 
     Args:
       num_workers: How many are wanted; `None` for as many as fit.
       per_worker: What each of them takes.
-      available: What there is.
+      machines: What each machine has.
 
     Raises:
       ClusterError: If there is too little of something.
     """
-    there = {name: available.get(name, 0.0) for name in per_worker}
-    # 7 / 0.14 is below 50.
-    room = {
-        name: int(there[name] / amount + 1e-9) for name, amount in per_worker.items()
-    }
-    wanted = max(1, min(room.values())) if num_workers is None else num_workers
+
+    def room(machine: Mapping[str, float]) -> int:
+        shares = (machine.get(name, 0.0) / each for name, each in per_worker.items())
+        return int(min(shares) + 1e-9)  # 7 / 0.14 is below 50.
+
+    fit = sum(map(room, machines))
+    wanted = max(1, fit) if num_workers is None else num_workers
+    workers = f"{wanted} worker{'s' if wanted > 1 else ''}"
+    less = "ask for fewer workers or less per worker."
     for name, amount in per_worker.items():
-        if wanted > room[name]:
+        there = sum(machine.get(name, 0.0) for machine in machines)
+        if wanted * amount > there + 1e-9:
             raise ClusterError(
-                f"{wanted} worker{'s' if wanted > 1 else ''} with {name}: {amount:g} "
-                f"each need {wanted * amount:g}, found {there[name]:g}: ask for fewer "
-                "workers or less per worker."
+                f"{workers} with {name}: {amount:g} each need {wanted * amount:g}, "
+                f"found {there:g}: {less}"
             )
+    if wanted > fit:
+        needed = ", ".join(f"{name}: {each:g}" for name, each in per_worker.items())
+        raise ClusterError(
+            f"{workers} with {needed} each do not fit: the machines of the cluster have "
+            f"room for {fit}: {less}"
+        )
     return wanted
 
 
@@ -127,7 +136,8 @@ def open_cluster(
     else:
         close = _join(ray, address)
     try:
-        wanted = fitting(num_workers, per_worker, ray.cluster_resources())
+        machines = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        wanted = fitting(num_workers, per_worker, machines)
     except BaseException:
         close()
         raise

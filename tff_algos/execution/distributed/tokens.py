@@ -25,9 +25,11 @@ def kept_private() -> Iterator[None]:
     """
     path = _setup()._get_default_token_path()
     is_new = not path.exists()
-    yield
-    if is_new and path.exists():
-        path.chmod(0o600)
+    try:
+        yield
+    finally:
+        if is_new and path.exists():
+            path.chmod(0o600)
 
 
 def _setup() -> types.ModuleType:

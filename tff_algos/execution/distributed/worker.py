@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import _pywrap_util_port
@@ -40,13 +41,15 @@ class Versions:
       python: Python's version.
       tensorflow: TensorFlow's version.
       tff: TensorFlow Federated's version.
-      tff_algos: A digest of the code that runs computations.
+      numpy: NumPy's version, whose generators order examples.
+      tff_algos: A digest of the code, that of tasks included, which read examples.
       onednn: Whether TensorFlow uses oneDNN's kernels.
     """
 
     python: str
     tensorflow: str
     tff: str
+    numpy: str
     tff_algos: str
     onednn: bool
 
@@ -74,14 +77,16 @@ class WorkerInfo:
 
 def versions() -> Versions:
     """Returns the versions of this process."""
-    folder = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[3]
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for package in ("tasks", "tff_algos"):
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
     return Versions(
         platform.python_version(),
         tf.__version__,
         tff.__version__,
+        np.__version__,
         digest.hexdigest()[:12],
         bool(_pywrap_util_port.IsMklEnabled()),
     )
