@@ -172,10 +172,10 @@ def _make_once(path: str, make: Callable[[], None]) -> None:
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
-        with _lock(path) as locked:
+        with lock(path) as locked:
             if not os.path.exists(path):
                 if locked:
-                    _remove_leftovers(path)
+                    remove_leftovers(path)
                 make()
     except OSError as error:
         raise TaskError(
@@ -186,7 +186,7 @@ def _make_once(path: str, make: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: str) -> Iterator[bool]:
+def lock(path: str) -> Iterator[bool]:
     """Holds `path`.lock; yields False if the file system has no locks.
 
     The kernel releases the lock of a process that dies, so locks are never stale.
@@ -230,8 +230,8 @@ def _is_same_file(descriptor: int, path: str) -> bool:
         return False
 
 
-def _remove_leftovers(path: str) -> None:
-    """Removes files of killed downloads; requires the lock."""
+def remove_leftovers(path: str) -> None:
+    """Removes what killed processes wrote for `path`; requires the lock."""
     for leftover in glob.glob(glob.escape(path) + ".*.partial"):
         with contextlib.suppress(OSError):
             os.remove(leftover)

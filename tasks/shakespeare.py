@@ -54,13 +54,13 @@ class ShakespeareOptions(client_examples.Population):
       model: Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.
       predicted_characters: Predict every character of an 80-character sequence, or the
         one after 80 others, as LEAF does: an example for every character of a role.
-      iid_clients: Deal all training examples of the clients that train to as many
-        clients of equal size, at random.
+      mix_roles: Deal the training examples of all roles that train to as many clients
+        of equal size, at random.
     """
 
     model: Annotated[Literal["lstm", "gru"], hparam()] = "lstm"
     predicted_characters: Annotated[Literal["every", "last"], hparam()] = "every"
-    iid_clients: Annotated[bool, hparam()] = False
+    mix_roles: Annotated[bool, hparam()] = False
 
 
 def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
@@ -89,7 +89,7 @@ def load(options: ShakespeareOptions, data_options: DataOptions) -> Task:
     train_client_ids, eval_client_ids = options.choose_clients(
         client_ids, data_options.seed, _SHARE
     )
-    if options.iid_clients:
+    if options.mix_roles:
         read = client_examples.dealt(read, train_client_ids, data_options.seed)
     return Task(
         name=ENTRY.name,

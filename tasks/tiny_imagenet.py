@@ -109,7 +109,10 @@ def _read(path: str) -> Arrays:
     arrays = tiny_imagenet_file.read(path, LAYOUT)
     npz_path = os.path.join(os.path.dirname(path), f"{DATA_SET.name}.npz")
     try:
-        _write_npz(npz_path, arrays)
+        with download.lock(npz_path) as locked:
+            if locked:
+                download.remove_leftovers(npz_path)
+            _write_npz(npz_path, arrays)
     except OSError as error:
         logging.warning("Cannot keep the decoded images in %s: %s.", npz_path, error)
     return arrays

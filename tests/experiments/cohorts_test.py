@@ -1,5 +1,8 @@
 """Cohorts: functions of seed and round, uniform over clients; pooled batches."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -47,6 +50,18 @@ def test_a_cohort_may_be_everyone_but_not_more():
     assert set(cohorts.sample_cohort(IDS, 50, 0, 0)) == set(IDS)
     with pytest.raises(CohortSizeError, match="--clients_per_round=51 is more than"):
         cohorts.sample_cohort(IDS, 51, 0, 0)
+
+
+def test_nothing_keeps_a_task_after_its_runs():
+    task = tiny_task.make.__wrapped__()
+    spec = BatchSpec(batch_size=2, num_epochs=None, num_steps=1)
+    cohorts.pooled_batches(task, spec, 0, 1)
+    assert cohorts.positions(task)[task.train_client_ids[1]] == 1
+    assert cohorts.positions(task) is cohorts.positions(task)
+    kept = weakref.ref(task)
+    del task
+    gc.collect()
+    assert kept() is None
 
 
 def test_pooled_batches_take_every_example_once_before_any_twice():

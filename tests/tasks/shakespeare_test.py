@@ -34,14 +34,14 @@ def test_generated_shakespeare_fits_its_model(tmp_path):
     check_task(task, num_classes=90)
 
 
-def test_iid_clients_share_the_training_examples_equally(tmp_path):
+def test_mix_roles_share_the_training_examples_equally(tmp_path):
     own, dealt, again, other = (
         tasks.load_task(
             "shakespeare",
             data_options=DataOptions(cache_dir=str(tmp_path), seed=seed),
             num_clients=6,
             eval_overlap=0.5,
-            iid_clients=iid,
+            mix_roles=iid,
         )
         for seed, iid in ((0, False), (0, True), (0, True), (1, True))
     )

@@ -60,6 +60,15 @@ def test_a_kill_while_images_are_kept_leaves_no_file(small, tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-imagenet-200"]
 
 
+def test_what_a_killed_process_left_is_removed(small, tmp_path):
+    make_folder(tmp_path)
+    left = tmp_path / "tiny_imagenet.npz.abcd.partial"
+    left.write_bytes(b"half")
+    load(tmp_path, partition="iid:1")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"tiny-imagenet-200", "tiny_imagenet.npz"}
+
+
 def test_a_few_classes_are_not_the_data_set(tmp_path):
     assert tiny_imagenet.LAYOUT == tiny_imagenet_file.Layout(
         num_classes=200, images_per_class=500, num_test=10_000

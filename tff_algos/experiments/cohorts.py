@@ -6,8 +6,11 @@ clients and batches as an uninterrupted one.
 
 import collections
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -24,6 +27,8 @@ from tff_algos.experiments.stage import Stage
 
 # A client's batches, or several datasets by name.
 ClientData = tf.data.Dataset | Mapping[str, tf.data.Dataset]
+
+_T = TypeVar("_T")
 
 
 def check_cohort_size(client_ids: Sequence[str], size: int) -> None:
@@ -64,7 +69,22 @@ def sample_poisson(
     return [client_ids[index] for index in order if taken[index]]
 
 
-@functools.lru_cache(maxsize=1)
+def _kept_with_task(compute: Callable[[Task], _T]) -> Callable[[Task], _T]:
+    """Returns `compute` with a result for each task, kept no longer than the task."""
+    results: weakref.WeakKeyDictionary[Task, _T] = weakref.WeakKeyDictionary()
+    lock = threading.Lock()
+
+    @functools.wraps(compute)
+    def kept(task: Task) -> _T:
+        with lock:
+            if task not in results:
+                results[task] = compute(task)
+            return results[task]
+
+    return kept
+
+
+@_kept_with_task
 def _pooled_examples(task: Task) -> Examples:
     # Filled client by client: np.concatenate would hold all examples twice.
     labels = task.train_labels or (
@@ -207,7 +227,7 @@ def with_memory(
     ]
 
 
-@functools.lru_cache(maxsize=1)
+@_kept_with_task
 def positions(task: Task) -> Mapping[str, int]:
     """Returns each training client's index among the training clients."""
     return {client_id: index for index, client_id in enumerate(task.train_client_ids)}

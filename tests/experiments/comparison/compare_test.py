@@ -63,10 +63,11 @@ def test_a_function_runs_all_rows_and_seeds_and_reports(program, tmp_path):
         "| fedprox proximal_strength=1   |         60.00 (0.00) |",
     ]
     assert found.num_failed == 0
+    # The best at the end comes first.
     assert [line.get_label() for line in found.plot().axes[0].lines] == [
-        "fedavg",
         "fedprox proximal_strength=0.1",
         "fedprox proximal_strength=1",
+        "fedavg",
     ]
     assert (tmp_path / "report.html").exists()
 
