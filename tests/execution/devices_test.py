@@ -37,6 +37,14 @@ def test_no_devices_are_an_error():
         execution.InProcessContext(runtime_devices=[])
 
 
+def test_devices_may_be_tensorflows_own():
+    (first, *_) = tf.config.list_logical_devices("CPU")
+    for device in (first, "/CPU:0"):
+        context = execution.InProcessContext(runtime_devices=[device])
+        with tff.framework.get_context_stack().install(context):
+            assert _mean_of_doubles([1.0, 2.0]) == 3.0
+
+
 def test_devices_may_be_named_in_full_and_by_kind():
     for names in (["CPU:0"], ["cpu:0"], ["/device:CPU:0"], ["CPU:*"]):
         with execution.in_process_context(runtime_devices=names):

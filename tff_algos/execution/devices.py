@@ -14,8 +14,8 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the full names of devices.
 
     Args:
-      names: Names such as `GPU:0`, or `GPU:*` for all of a kind; if `None`, all GPUs,
-        or the CPU if there is no GPU.
+      names: Names such as `GPU:0`, or `GPU:*` for all of a kind, or TensorFlow's
+        logical devices; if `None`, all GPUs, or the CPU if there is no GPU.
 
     Returns:
       The names in the order given, at least one.
@@ -35,7 +35,8 @@ def resolve(names: Sequence[str] | None) -> tuple[str, ...]:
         names = gpus or ["CPU:0"]
     resolved = []
     for name in names:
-        short = name.removeprefix("/device:").upper()
+        name = getattr(name, "name", name)  # Of a logical device.
+        short = name.removeprefix("/device:").removeprefix("/").upper()
         kind = short.removesuffix("*")
         matching = [
             k for k in known if k == short or (kind != short and k[: len(kind)] == kind)

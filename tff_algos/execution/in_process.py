@@ -33,6 +33,7 @@ from tff_algos.execution import (
     client_batches,
     client_passes,
     compilation,
+    data_descriptors,
     devices,
     forks,
     op_threads,
@@ -302,6 +303,8 @@ def _transform_argument(arg: Any) -> Any:
             isinstance(each, tf.data.Dataset) for each in value
         ):
             return value
+        if isinstance(value, data_descriptors.Ingestable):
+            return tree.traverse(to_python, data_descriptors.values_of(value))
         if isinstance(value, structure.Struct):
             value = structure.to_odict_or_tuple(value)
         elif not isinstance(value, tf.Tensor | tf.Variable):
