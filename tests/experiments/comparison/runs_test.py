@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -168,6 +169,7 @@ class _FinishingItsRound(Program):
 
     def __call__(self, arguments, log):
         self.calls.append(arguments)
+        time.sleep(0.2)  # A user presses it when the others are in the queue.
         _press_ctrl_c()
         assert self._stopped_twice.wait(30)
         return 143

@@ -228,8 +228,8 @@ def execute_all(
         rounds. At the next signal they end at once.
     """
     with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
-        futures = {executor.submit(execute, run, program): run for run in runs}
         try:
+            futures = {executor.submit(execute, run, program): run for run in runs}
             for future in concurrent.futures.as_completed(futures):
                 ended(futures[future], future.result())
         except BaseException as error:
