@@ -88,6 +88,17 @@ def test_a_descriptor_may_be_used_where_an_event_loop_runs():
 
 
 @pytest.mark.usefixtures("context")
+def test_a_dataset_is_read_only_where_it_is_used():
+    once = iter([1.0, 2.0])
+    data = tf.data.Dataset.from_generator(
+        lambda: once, output_signature=tf.TensorSpec([], tf.float32)
+    )
+    sequence = tff.SequenceType(np.float32)
+    described = tff.framework.DataDescriptor(None, data, sequence)
+    assert _total(described, 0.0) == 3.0
+
+
+@pytest.mark.usefixtures("context")
 def test_uris_are_refused_in_words():
     data = tff.framework.CreateDataDescriptor(
         arg_uris=["one", "two"], arg_type=tff.SequenceType(np.float32)

@@ -5,7 +5,6 @@ that maps handles, such as clients' ids, to datasets.
 """
 
 import asyncio
-from collections.abc import Iterable
 from concurrent import futures
 from typing import Any
 
@@ -45,8 +44,9 @@ class _Recorder:
         del type_spec
         if isinstance(value, Ingestable):
             return await value.ingest(self)
-        each = value if isinstance(value, Iterable) else [value]
-        if any(isinstance(one, computation_pb2.Computation) for one in each):
+        # Nothing else is looked into: datasets may yield their elements only once.
+        listed = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, computation_pb2.Computation) for each in listed):
             raise TypeError(
                 "Expected data or handles of data, found URIs, which need a data backend; "
                 "TFF 0.87 has none in Python."
