@@ -1,6 +1,7 @@
 """What vectorized work reads: each reduction its own order, spent data once."""
 
 import collections
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import execution
+from tff_algos.execution import client_reader
 from tff_algos.execution.client_batches import ClientBatches
 from tff_algos.execution.client_passes import ReadOnce
 
@@ -115,6 +117,67 @@ def test_draws_with_a_seed_of_their_own_are_the_same_in_every_run():
     clients = [tf.data.Dataset.range(1)] * 200
     first, second = (_run(_mapped(work), clients, num_threads=2) for _ in range(2))
     assert first == second and len(set(first)) > 100
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The names of the threads that read clients, in order."""
+    names = []
+    read = client_reader.ClientReader.read
+
+    def recorded(self, inputs, position):
+        names.append(threading.current_thread().name)
+        return read(self, inputs, position)
+
+    monkeypatch.setattr(client_reader.ClientReader, "read", recorded)
+    return names
+
+
+def _are_clients_threads(names):
+    return {name.startswith("tff_algos-client") for name in names}
+
+
+def test_threads_read_ahead_and_give_what_one_thread_gives(readers):
+    digits = _mapped(lambda d: d.reduce(ZERO, _digits))
+    found = _run(digits, _shuffled(), num_threads=2)
+    # The first client's size determines how many run at once.
+    assert len(readers) == 5
+    assert _are_clients_threads(readers[1:]) == {True}
+    readers.clear()
+    assert found == _run(digits, _shuffled(), num_threads=1)
+    assert _are_clients_threads(readers) == {False}
+
+
+def test_data_of_which_one_reading_changes_another_are_read_in_turns(readers):
+    digits = _mapped(lambda d: d.reduce(ZERO, _digits))
+
+    def parts():
+        shuffled = tf.data.Dataset.range(12).shuffle(12, seed=1)
+        return [shuffled.skip(k).take(3) for k in range(8)]
+
+    first, second = (_run(digits, parts(), num_threads=2) for _ in range(2))
+    assert first == second and len(set(first)) == 8
+    drawn = iter(range(8))
+
+    def draw():
+        yield next(drawn)
+
+    signature = tf.TensorSpec((), tf.int64)
+    generated = [tf.data.Dataset.from_generator(draw, output_signature=signature)] * 8
+    assert _run(digits, generated, num_threads=2) == list(range(8))
+    assert _are_clients_threads(readers) == {False}
+
+
+def test_data_in_memory_are_read_by_the_caller(readers):
+    digits = _mapped(lambda d: d.reduce(ZERO, _digits))
+    context = execution.in_process_context(batch_clients=True, num_threads=2)
+    numbers = [tf.data.Dataset.range(k).map(lambda x: x + 1) for k in range(5)]
+    with context:
+        for _ in range(2):
+            readers.clear()
+            assert digits(numbers) == [0, 1, 12, 123, 1234]
+    # Cached in the first call.
+    assert _are_clients_threads(readers) == {False}
 
 
 @pytest.mark.parametrize("batch_clients", [True, False])

@@ -27,13 +27,14 @@ def test_a_vectorized_pass_shows_its_chunks_and_the_memory_of_a_client():
     assert re.match(r"1\. server: \d+ leaves on \S*CPU:0, ", lines[1])
     assert re.match(r"2\. clients: 5 clients, .* 3 aggregates on \S*CPU:0", lines[2])
     assert lines[3].strip() == "vectorized: 1 chunk of up to 5 clients"
-    assert re.fullmatch(r"memory of a client: [\d.]+ bytes", lines[4].strip())
+    assert re.fullmatch(r"reading their data: [\d.]+ ms", lines[4].strip())
+    assert re.fullmatch(r"memory of a client: [\d.]+ bytes", lines[5].strip())
     # Two weights and a bias, of float32, of which the sums for the metrics are more.
     assert re.fullmatch(
-        r"sent per client: 36 bytes down, 72 bytes up", lines[5].strip()
+        r"sent per client: 36 bytes down, 72 bytes up", lines[6].strip()
     )
-    assert re.match(r"3\. server: ", lines[6])
-    assert lines[7].startswith("argument and result: ")
+    assert re.match(r"3\. server: ", lines[7])
+    assert lines[8].startswith("argument and result: ")
 
 
 def test_chunks_are_of_equal_size_and_so_end_together():

@@ -7,9 +7,12 @@ without the others, and a smaller last batch is a separate step.
 """
 
 import collections
+import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -39,6 +42,8 @@ from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.plan import ClientPass
 from tff_algos.execution.row_memory import RowMemory
 from tff_algos.execution.vectorization import VectorizedWork
+
+_T = TypeVar("_T")
 
 # A state, its gradient, its update and a step's intermediate values.
 _STATE_COPIES = 4
@@ -106,6 +111,18 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
 def _data_bytes(data: Sequence[client_batches.ClientBatches]) -> int:
     # Several reductions may share batches.
     return sum({id(batches): batches.num_bytes for batches in data}.values())
+
+
+def _timed(items: Iterable[_T]) -> Iterator[tuple[_T, float]]:
+    """Yields each item with the seconds it took to get it."""
+    iterator = iter(items)
+    while True:
+        start = time.perf_counter()
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item, time.perf_counter() - start
 
 
 class BatchedPass:
@@ -193,7 +210,9 @@ class BatchedPass:
         # pass needs unread datasets.
         self._chunk_functions[0]()
         # Read once, because a dataset may reshuffle each iteration.
+        start = time.perf_counter()
         first = self._reader.read(inputs, 0)
+        reading_seconds = time.perf_counter() - start
         chunk_size = self._chunk_size(first, limits, inputs.num_clients)
         self.chunk_size = chunk_size
         starts = range(0, inputs.num_clients, chunk_size)
@@ -206,22 +225,27 @@ class BatchedPass:
             inputs=inputs,
             units=[range(p, min(p + chunk_size, inputs.num_clients)) for p in starts],
             run=lambda unit: self.run_chunk(
-                inputs, unit, unit.start // chunk_size, None if unit.start else first
+                inputs,
+                unit,
+                unit.start // chunk_size,
+                first=None if unit.start else first,
+                workers=workers,
             ),
         )
 
-        def collect(unit: range, outputs: UnitOutputs) -> tuple[Tensors, Sequence, int]:
+        def collect(unit: range, outputs: UnitOutputs) -> tuple[UnitOutputs, int]:
             rest = running.collect(outputs.values, unit.start, stacked=True)
             sent = self._sent.num_bytes(outputs.values, len(unit))
-            return rest, outputs.kept, sent
+            return attrs.evolve(outputs, values=rest), sent
 
         bytes_up = 0
-        for values, own, sent in workers.map_units(work, collect):
-            for each in own:
+        for outputs, sent in workers.map_units(work, collect):
+            for each in outputs.kept:
                 kept.append(each)
-            running.add(values)
+            running.add(outputs.values)
             bytes_up += sent
-        return PassResult(running.result(), kept.columns, bytes_up)
+            reading_seconds += outputs.reading_seconds
+        return PassResult(running.result(), kept.columns, bytes_up, reading_seconds)
 
     def run_chunk(
         self,
@@ -229,6 +253,7 @@ class BatchedPass:
         positions: range,
         number: int = 0,
         first: Sequence[client_batches.ClientBatches] | None = None,
+        workers: Workers | None = None,
     ) -> UnitOutputs:
         """Runs one chunk of clients.
 
@@ -237,36 +262,41 @@ class BatchedPass:
           positions: The positions of the chunk's clients.
           number: The number of the chunk, which determines its device.
           first: The batches of the chunk's first client if they have been read.
+          workers: Threads that read clients in advance, unless they run this chunk.
 
         Raises:
           tf.errors.OpError: If the work of a client fails.
         """
         functions = self._chunk_functions[number % len(self._chunk_functions)]()
-        parts = self._run_parts(inputs, positions, first, functions)
-        return functools.reduce(self._joined, parts)
+        unread = positions if first is None else positions[1:]
+        reads = self._reader.read_clients(inputs, unread, workers)
+        with contextlib.closing(reads):
+            data = reads if first is None else itertools.chain([first], reads)
+            parts = self._run_parts(inputs, positions, data, functions)
+            return functools.reduce(self._joined, parts)
 
     def _run_parts(
         self,
         inputs: PassInputs,
         positions: range,
-        first: Sequence[client_batches.ClientBatches] | None,
+        clients: Iterable[Sequence[client_batches.ClientBatches]],
         functions: chunk_functions.ChunkFunctions,
     ) -> Iterator[UnitOutputs]:
         """Yields outputs once, or more often if later clients have far more data.
 
         Twice the expected data, because a few more would make a small part of its own.
         """
-        start, data, num_bytes = positions.start, [], 0
-        for position in positions:
-            own = self._reader.read(inputs, position) if first is None else first
-            first = None
+        start, data, num_bytes, waited = positions.start, [], 0, 0.0
+        for position, (own, seconds) in zip(positions, _timed(clients), strict=True):
             data.append(own)
+            waited += seconds
             num_bytes += _data_bytes(own)
             is_full = num_bytes >= 2 * _MAX_CHUNK_DATA_BYTES
             if is_full or position == positions[-1]:
                 part = range(start, position + 1)
-                yield self._run_part(inputs, part, data, functions)
-                start, data, num_bytes = position + 1, [], 0
+                outputs = self._run_part(inputs, part, data, functions)
+                yield attrs.evolve(outputs, reading_seconds=waited)
+                start, data, num_bytes, waited = position + 1, [], 0, 0.0
 
     def _run_part(
         self,
@@ -290,7 +320,8 @@ class BatchedPass:
             is_sum = vectorization.is_sum(aggregate)
             for pair in itertools.islice(pairs, aggregate.num_values):
                 values.append(tf.add(*pair) if is_sum else tf.concat(pair, axis=0))
-        return UnitOutputs(values, [*first.kept, *second.kept])
+        waited = first.reading_seconds + second.reading_seconds
+        return UnitOutputs(values, [*first.kept, *second.kept], waited)
 
     def _chunk_size(
         self,

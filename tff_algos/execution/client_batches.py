@@ -9,7 +9,7 @@ import collections
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -208,6 +208,34 @@ def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
     return any(_calls(each.function, _OF_PYTHON) for each in dataset._functions()) or (
         any(may_be_spent(source) for source in dataset._inputs())
     )
+
+
+def share_state(clients: Sequence[Sequence[tf.data.Dataset]]) -> bool:
+    """Returns whether one client's reading may change what another reads.
+
+    Datasets of different clients that shuffle a common source do, for example.
+
+    Args:
+      clients: The datasets of each client.
+    """
+    seen: set[int] = set()
+    for datasets in clients:
+        own = {id(each) for dataset in datasets for each in _varying(dataset)}
+        if not seen.isdisjoint(own):
+            return True
+        seen |= own
+    return False
+
+
+def _varying(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Yields the datasets among a dataset and its sources that may have a state."""
+    functions = (each.function for each in dataset._functions())
+    if type(dataset).__name__ not in _REPEATABLE or any(
+        map(_reads_elsewhere, functions)
+    ):
+        yield dataset
+    for source in dataset._inputs():
+        yield from _varying(source)
 
 
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -148,11 +148,14 @@ class PassResult:
       accumulators: A tensor for each tensor of the aggregates' accumulators.
       kept: For each kept output of the pass, a tensor per client.
       bytes_up: Size of what the clients sent to the aggregates.
+      reading_seconds: How long vectorized work waited for clients' data, added up over
+        the threads of this process.
     """
 
     accumulators: Tensors
     kept: Sequence[Sequence[tf.Tensor]]
     bytes_up: int = 0
+    reading_seconds: float = 0.0
 
 
 @attrs.frozen(eq=False)
@@ -163,10 +166,12 @@ class UnitOutputs:
       values: A tensor for each tensor of the aggregates' values: the client's, or of a
         vectorized unit the sum or the stack of its clients' values.
       kept: For each client, a tensor for each kept output of the pass.
+      reading_seconds: How long vectorized work waited for its clients' data.
     """
 
     values: Tensors
     kept: Sequence[Tensors]
+    reading_seconds: float = 0.0
 
 
 @attrs.frozen(eq=False)

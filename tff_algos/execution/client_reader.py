@@ -4,16 +4,19 @@ Datasets are read before the work runs, once for each reduction: a dataset that 
 has another order every time. Reductions share what they would read alike.
 """
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.execution import chunk_functions, client_batches, graph_contents
+from tff_algos.execution.array_dataset import InMemoryDataset
 from tff_algos.execution.client_batches import ClientBatches
 from tff_algos.execution.client_passes import (
     PassInputs,
     Tensors,
+    Workers,
     as_tensor,
     naming_client,
 )
@@ -61,9 +64,60 @@ class ClientReader:
             # Traced outside of `naming_client`: some work cannot be vectorized.
             self._read_data()
         with naming_client(inputs, position):
-            return self._read_all(inputs, position)
+            return self._read_reductions(inputs, position)
 
-    def _read_all(self, inputs: PassInputs, position: int) -> list[ClientBatches]:
+    def read_clients(
+        self, inputs: PassInputs, positions: Sequence[int], workers: Workers | None
+    ) -> Iterator[list[ClientBatches]]:
+        """Yields the batches of several clients, in order.
+
+        Args:
+          inputs: The inputs of all clients.
+          positions: The clients.
+          workers: Threads that read clients in advance, unless they run the caller.
+
+        Raises:
+          ClientError: If reading fails.
+        """
+
+        def read(index: int) -> list[ClientBatches]:
+            return self.read(inputs, positions[index])
+
+        if workers is None or not self._may_read_at_once(inputs, positions):
+            yield from map(read, range(len(positions)))
+        else:
+            yield from workers.map_in_order(read, len(positions))
+
+    def _may_read_at_once(self, inputs: PassInputs, positions: Sequence[int]) -> bool:
+        """Returns whether threads give the same batches, and are worth their start."""
+        if self.takes_turns:
+            return False
+        clients = [
+            [
+                value
+                for port in self._datasets
+                if self._is_iterated(value := _value(inputs, port, position))
+            ]
+            for position in positions
+        ]
+        datasets = list(itertools.chain(*clients))
+        # Python runs in one thread at a time, and its generators may share anything.
+        runs_python = any(map(client_batches.may_be_spent, datasets))
+        return bool(
+            datasets and not runs_python and not client_batches.share_state(clients)
+        )
+
+    def _is_iterated(self, value: tf.Tensor | tf.data.Dataset) -> bool:
+        """Returns whether reading a value takes an iterator of `tf.data`."""
+        return (
+            isinstance(value, tf.data.Dataset)
+            and not isinstance(value, InMemoryDataset)
+            and self._cache.get(value) is None
+        )
+
+    def _read_reductions(
+        self, inputs: PassInputs, position: int
+    ) -> list[ClientBatches]:
         spent = self._read_spent(inputs, position)
         variants = None
         result: list[ClientBatches] = []

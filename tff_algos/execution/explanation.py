@@ -44,6 +44,8 @@ class PassReport:
       workers: The other processes where clients ran, and what was sent; may be empty.
       advice: What may make the pass faster; may be empty.
       communication: What server and clients sent each other.
+      reading_seconds: How long vectorized clients waited for their data, added up over
+        the threads of this process; 0 if unknown.
     """
 
     num_clients: int
@@ -57,6 +59,7 @@ class PassReport:
     workers: str = ""
     advice: str = ""
     communication: Communication = attrs.field(factory=Communication)
+    reading_seconds: float = 0.0
 
     def __str__(self) -> str:
         work = _count(len(self.leaves), "leaf", "leaves")
@@ -72,6 +75,11 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
+            if self.reading_seconds:
+                threads = " in all threads" if chunks > 1 else ""
+                lines.append(
+                    f"reading their data: {_duration(self.reading_seconds)}{threads}"
+                )
         lines += filter(None, (self.workers, self.advice))
         if self.client_bytes is not None:
             lines.append(f"memory of a client: {size(self.client_bytes)}")

@@ -147,6 +147,7 @@ class PassRunner:
             communication=Communication(
                 to_client * inputs.num_clients, result.bytes_up
             ),
+            reading_seconds=result.reading_seconds,
         )
         return result, report
 
