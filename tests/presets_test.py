@@ -115,6 +115,48 @@ def test_full_batches_are_one_step():
     assert "--partition=shards:5" in shared
 
 
+def _flags(path):
+    """Returns the flags of a row, those of its table included."""
+    return {*_lines(path)[1][1:], *_lines(path.parent / "common.flags")[1]}
+
+
+def test_gradma_has_the_settings_of_its_authors_code():
+    for kind in ("gradma", "gradma_w"):
+        rows = sorted(_PRESETS.glob(f"gradma/*/{kind}.flags"))
+        assert len(rows) == 14
+        for row in rows:
+            flags = _flags(row)
+            assert "--qp_scope=per_tensor" in flags, row
+            of_w = {"--persist_previous", "--server_learning_rate=2.0"}
+            assert flags & of_w == (of_w if kind == "gradma_w" else set()), row
+
+
+def test_larger_batches_change_the_learning_rates_of_femnist_only():
+    """Yao et al., section 4.1.3: linear scaling is stated for FEMNIST alone."""
+    rates = {}
+    for folder in sorted(_PRESETS.glob("uga/*_b*")):
+        for row in {*folder.glob("*.flags")} - {folder / "common.flags"}:
+            flags = {flag for flag in _flags(row) if "client_learning_rate=" in flag}
+            if "ten_times" not in row.stem:
+                rates.setdefault(folder.name, set()).update(flags)
+    assert all(len(flags) == 1 for flags in rates.values())
+    found = {name: flags.pop().partition("=")[2] for name, flags in rates.items()}
+    assert found == {
+        "cifar10_e2_b128": "0.002",
+        "cifar10_e2_b64": "0.002",
+        "cifar10_e5_b128": "0.002",
+        "femnist_e2_b64": "0.002",
+        "femnist_e5_b128": "0.004",
+        "femnist_e5_b64": "0.002",
+    }
+
+
+def test_q_fedavg_has_the_authors_lipschitz_constant_on_adult():
+    rows = sorted(_PRESETS.glob("fedmgda/table_7_adult/qfedavg_*.flags"))
+    assert len(rows) == 12
+    assert all("--lipschitz=1.0" in _flags(row) for row in rows)
+
+
 if __name__ == "__main__":
     for each in _PAPERS:
         (_PRESETS / each / "README.md").write_text(_page(each))
