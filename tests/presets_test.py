@@ -15,7 +15,7 @@ from tff_algos.experiments.recipe import EVERY_TASK
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PRESETS = _ROOT / "presets"
-_FOLDERS = sorted({path.parent for path in _PRESETS.rglob("*.flags")})
+_FOLDERS = sorted({path.parent for path in _PRESETS.glob("*/*/*.flags")})
 _PAPERS = sorted({folder.relative_to(_PRESETS).parts[0] for folder in _FOLDERS})
 
 _LETTERS = {
@@ -46,11 +46,13 @@ def _text(comments):
 def _page(paper):
     """Returns the page of a paper's presets, with what their first lines say."""
     how = f"--flagfile=presets/{paper}/FOLDER/NAME.flags"
+    comments, shared = _lines(_PRESETS / paper / "common.flags")
     results = f"[Our results](../../docs/papers/{paper}.md)."
     parts = [
         f"# Presets of `{paper}/`",
         "*Which tables and figures can be run, and what did the paper report?*",
         f"{results} The row `NAME` of the table `FOLDER` runs with `{how}`.",
+        f"{_text(comments)} All tables have `{' '.join(shared)}`.",
     ]
     for folder in (each for each in _FOLDERS if each.parent.name == paper):
         rows = ["| preset | published number, or note |", "|---|---|"]
@@ -75,7 +77,10 @@ def _names(flags):
 def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch):
     monkeypatch.chdir(_ROOT)
     cli.define_flags()
-    comments, shared = _lines(folder / "common.flags")
+    comments, of_table = _lines(folder / "common.flags")
+    of_paper = folder.parent / "common.flags"
+    assert of_table[0] == f"--flagfile={of_paper.relative_to(_ROOT)}"
+    shared = _lines(of_paper)[1] + of_table[1:]
     assert re.search(r"et al\., 20\d\d, arXiv \d{4}\.\d{5}", " ".join(comments))
     rows = [path for path in folder.glob("*.flags") if path.stem != "common"]
     assert len(rows) > 1
@@ -109,15 +114,16 @@ def _check_name(row, settings):
 
 def test_full_batches_are_one_step():
     """Hu et al., section 6.1.1: users have 400 training examples."""
-    _, shared = _lines(_PRESETS / "fedmgda/cifar10_b400/common.flags")
+    shared = _flags(_PRESETS / "fedmgda/cifar10_b400/common.flags")
     assert "--client_batch_size=400" in shared
     assert "--client_test_fraction=0.2" in shared
     assert "--partition=shards:5" in shared
 
 
 def _flags(path):
-    """Returns the flags of a row, those of its table included."""
-    return {*_lines(path)[1][1:], *_lines(path.parent / "common.flags")[1]}
+    """Returns the flags of a row, those of its table and its paper included."""
+    files = [path, path.parent / "common.flags", path.parents[1] / "common.flags"]
+    return {flag for file in files for flag in _lines(file)[1]}
 
 
 def test_gradma_has_the_settings_of_its_authors_code():
