@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_algos import execution
 from tff_algos.aggregators import MeanAndRowsFactory
 
 VALUE = tff.to_type(
@@ -63,6 +64,21 @@ def test_another_factory_makes_the_mean_and_not_the_rows():
     np.testing.assert_allclose(output.result["mean"], (0.3, 0.9), rtol=1e-6)
     np.testing.assert_array_equal(output.result["rows"]["update"], [(3, 4), (0, 1)])
     assert output.measurements["inner"]["clipped_count"] == 1
+
+
+def _bytes_up(process):
+    with execution.measured_communication() as meter:
+        one_round(process, {0: (3, 4), 1: (0, 1)}, [1, 1])
+    return meter.total.bytes_up / 2
+
+
+def test_updates_are_sent_once_unless_another_factory_gets_them_too():
+    # An update, its weight and whether it is not finite; besides, what is counted.
+    alone = 2 * 8 + 4 + 4
+    assert _bytes_up(process_of()) == alone
+    clipped = tff.aggregators.clipping_factory(1.0, tff.aggregators.MeanFactory())
+    index_and_row_and_weight = 4 + 2 * 8 + 4
+    assert _bytes_up(process_of(clipped)) >= alone + index_and_row_and_weight
 
 
 def test_what_it_cannot_take_is_named():

@@ -51,7 +51,7 @@ def test_gathered_rows_count_as_sums_do(num_clients):
 
 @pytest.mark.parametrize("num_clients", [2, 6])
 def test_rows_that_only_a_simulation_collects_are_not_sent(num_clients):
-    gather = aggregators.build_gather_computation(VECTOR, kept_by_clients=True)
+    gather = aggregators.build_gather_computation(VECTOR, is_sent=False)
     rows = [np.full(5, k, np.float64) for k in range(num_clients)]
     assert measure(gather, rows) == Communication()
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import kept_marks
+from tff_algos import sent_marks
 
 
 def check_known_shapes(value_type: tff.Type) -> None:
@@ -21,14 +21,14 @@ def check_known_shapes(value_type: tff.Type) -> None:
 
 
 def build_gather_computation(
-    value_type: tff.Type, *, kept_by_clients: bool = False
+    value_type: tff.Type, *, is_sent: bool = True
 ) -> tff.Computation:
     """Builds `({value}@CLIENTS -> rows@SERVER)`; see `GatherFactory`.
 
     Args:
       value_type: The type of a client's value.
-      kept_by_clients: Whether values are what clients keep, which a deployment would not
-        send; they do not count as communication.
+      is_sent: Whether clients of a deployment would send the values for this; if not,
+        they do not count as communication.
 
     Raises:
       TypeError: If `value_type` has tensors of unknown shape or non-tensors.
@@ -54,7 +54,7 @@ def build_gather_computation(
     # Kept this simple so that a runtime can recognize that it only appends a row.
     @tff.tensorflow.computation(rows_type, value_type)
     def append(rows, value):
-        with kept_marks.kept_by_clients() if kept_by_clients else nullcontext():
+        with nullcontext() if is_sent else sent_marks.not_sent():
             return tf.nest.map_structure(
                 lambda old, new: tf.concat([old, tf.expand_dims(new, 0)], 0),
                 rows,

@@ -18,7 +18,8 @@ class MeanAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     Values are `<client_index, update>`, with an int32 index. The mean is another
     factory's aggregate of the updates. Updates that are not finite are replaced by zero
-    updates of weight zero.
+    updates of weight zero. Updates count as sent once for both, but with another factory
+    than the default once for each.
 
     The server sees individual, identified clients' updates: incompatible with secure
     aggregation and with privacy mechanisms that require sums.
@@ -32,6 +33,7 @@ class MeanAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
         Raises:
           TypeError: If `inner` is not a weighted aggregation factory.
         """
+        self._is_mean = inner is None
         self._inner = weighted_or_mean(inner)
 
     def create(
@@ -56,7 +58,10 @@ class MeanAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 collections.OrderedDict(
                     client_index=np.int32, weight=weight_type, update=update_type
                 )
-            )
+            ),
+            # The rows follow from what clients send for their weighted mean, but not from
+            # what another factory makes of them, such as quantized updates.
+            is_sent=not self._is_mean,
         )
 
         @tff.federated_computation(

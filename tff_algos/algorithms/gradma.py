@@ -24,11 +24,11 @@ A round, S of N clients in the cohort and p_k their weights, sum p_k = 1:
 Reduces to: with one local step GradMA-W is FedAvg and GradMA is GradMA-S; with no memory
 (m = 0) GradMA-S is FedAvgM and, with beta_1 = 0 too, GradMA is GradMA-W.
 
-Cost per round: GradMA-W has FedAvg's communication; clients of GradMA and GradMA-S send
-their update twice, by itself and weighted. A local step of GradMA-W takes two more
-gradients of its batch. The server of GradMA-S keeps m updates and sees each client's
-update by itself: it is incompatible with secure aggregation, and with privacy mechanisms
-that rely on sums alone.
+Cost per round: FedAvg's communication; with a `model_aggregator`, clients of GradMA and
+GradMA-S send their update to it as well. A local step of GradMA-W takes two more gradients
+of its batch. The server of GradMA-S keeps m updates and sees each client's update by
+itself: it is incompatible with secure aggregation, and with privacy mechanisms that rely
+on sums alone.
 """
 
 from collections.abc import Sequence

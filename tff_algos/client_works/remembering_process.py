@@ -185,7 +185,7 @@ def build_remembering_process(
         return work(state, server_weights, data)
 
     *_, reported_type, contribution_type = client_work.type_signature.result
-    gather = build_gather_computation(reported_type, kept_by_clients=True)
+    gather = build_gather_computation(reported_type, is_sent=False)
 
     @tff.tensorflow.computation(state_type, contribution_type)
     @tf.function

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import tensorflow as tf
 
-from tff_algos import kept_marks
+from tff_algos import sent_marks
 from tff_algos.execution import types
 from tff_algos.execution.dataflow import Aggregate, Evaluate, Node, Placement, Port
 from tff_algos.execution.plan import ClientPass
@@ -108,7 +108,7 @@ def _sent(aggregates: Sequence[Aggregate]) -> set[Port]:
     return {
         port
         for aggregate in aggregates
-        if not kept_marks.is_marked(aggregate.accumulate.graph_def)
+        if not sent_marks.is_marked(aggregate.accumulate.graph_def)
         for port in aggregate.values
     }
 

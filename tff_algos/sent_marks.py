@@ -1,8 +1,9 @@
-"""A mark on aggregations of what clients keep, which only a simulation collects.
+"""A mark on aggregations that a deployment would not send, which a simulation collects.
 
 Clients are simulated, so their memory passes through the computation of a round, which
-hands all clients' new rows to its caller. A deployment would send nothing. The mark is a
-name scope around the op that takes a client's value; the in-process runtime does not
+hands all clients' new rows to its caller; a deployment would send nothing. And a server
+that has clients' updates for one aggregate need not be sent them for another. The mark is
+a name scope around the op that takes a client's value; the in-process runtime does not
 count such values as sent (`execution.communication`), other runtimes ignore the mark.
 """
 
@@ -10,10 +11,10 @@ import contextlib
 
 import tensorflow as tf
 
-_SCOPE = "tff_algos_kept_by_clients"
+_SCOPE = "tff_algos_not_sent"
 
 
-def kept_by_clients() -> contextlib.AbstractContextManager:
+def not_sent() -> contextlib.AbstractContextManager:
     """Returns the context in which to create the op that takes a client's value."""
     return tf.name_scope(_SCOPE)
 
