@@ -151,12 +151,19 @@ def test_threads_read_ahead_and_give_what_one_thread_gives(readers):
 def test_data_of_which_one_reading_changes_another_are_read_in_turns(readers):
     digits = _mapped(lambda d: d.reduce(ZERO, _digits))
 
-    def parts():
-        shuffled = tf.data.Dataset.range(12).shuffle(12, seed=1)
-        return [shuffled.skip(k).take(3) for k in range(8)]
+    def parts(number):
+        shuffled = tf.data.Dataset.range(number + 4).shuffle(100, seed=1)
+        return [shuffled.skip(k).take(3) for k in range(number)]
 
-    first, second = (_run(digits, parts(), num_threads=2) for _ in range(2))
+    first, second = (_run(digits, parts(8), num_threads=2) for _ in range(2))
     assert first == second and len(set(first)) == 8
+    # Two chunks, which threads would run concurrently.
+    readers.clear()
+    first, second = (_run(digits, parts(80), num_threads=2) for _ in range(2))
+    assert first == second and len(set(first)) > 8
+    alone = (_run(digits, parts(80), False, num_threads=2) for _ in range(2))
+    assert set(map(tuple, alone)) == {tuple(first)}
+    assert _are_clients_threads(readers) == {False}
     drawn = iter(range(8))
 
     def draw():

@@ -221,7 +221,7 @@ class BatchedPass:
         work = PassWork(
             self._pass,
             is_vectorized=True,
-            takes_turns=self._reader.takes_turns,
+            takes_turns=self._reader.takes_turns(inputs),
             inputs=inputs,
             units=[range(p, min(p + chunk_size, inputs.num_clients)) for p in starts],
             run=lambda unit: self.run_chunk(

@@ -9,7 +9,7 @@ import collections
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -31,11 +31,12 @@ _REPEATABLE = frozenset(
     [
         "ArrayDataset",
         "_BatchDataset",
-        "_CacheDataset",
+        "CacheDataset",
         "_ConcatenateDataset",
         "ElementDataset",
         "_FilterDataset",
         "_FlatMapDataset",
+        "_InterleaveDataset",
         "_MapDataset",
         "_OptionsDataset",
         "_PaddedBatchDataset",
@@ -45,8 +46,10 @@ _REPEATABLE = frozenset(
         "_RangeDataset",
         "RecipeDataset",
         "_RepeatDataset",
+        "_ShardDataset",
         "_SkipDataset",
         "_TakeDataset",
+        "_TakeWhileDataset",
         "_TensorDataset",
         "_TensorSliceDataset",
         "_UnbatchDataset",
@@ -54,6 +57,9 @@ _REPEATABLE = frozenset(
     ]
 )
 
+
+# All iterators of one such dataset draw from the same generator of random numbers.
+_DRAWING = frozenset(["_RandomDataset", "_ShuffleAndRepeatDataset", "_ShuffleDataset"])
 
 # Not stateful to TensorFlow, although files may change.
 _OF_FILES = frozenset(["ReadFile", "MatchingFiles"])
@@ -210,32 +216,30 @@ def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
     )
 
 
-def share_state(clients: Sequence[Sequence[tf.data.Dataset]]) -> bool:
-    """Returns whether one client's reading may change what another reads.
+def share_state(clients: Iterable[Iterable[tf.data.Dataset]]) -> bool:
+    """Returns whether one client's reading changes in which order another reads.
 
-    Datasets of different clients that shuffle a common source do, for example.
+    It does if their datasets are parts of one that is shuffled with a seed.
 
     Args:
       clients: The datasets of each client.
     """
     seen: set[int] = set()
     for datasets in clients:
-        own = {id(each) for dataset in datasets for each in _varying(dataset)}
+        own = {id(each) for dataset in datasets for each in _drawing(dataset)}
         if not seen.isdisjoint(own):
             return True
         seen |= own
     return False
 
 
-def _varying(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields the datasets among a dataset and its sources that may have a state."""
-    functions = (each.function for each in dataset._functions())
-    if type(dataset).__name__ not in _REPEATABLE or any(
-        map(_reads_elsewhere, functions)
-    ):
+def _drawing(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Yields the datasets among a dataset and its sources that draw with a seed."""
+    # Without a seed, both are 0, and no order can be repeated.
+    if type(dataset).__name__ in _DRAWING and (dataset._seed or dataset._seed2):
         yield dataset
     for source in dataset._inputs():
-        yield from _varying(source)
+        yield from _drawing(source)
 
 
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:

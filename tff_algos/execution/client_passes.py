@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import attrs
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos import messages
 from tff_algos.execution import (
@@ -270,7 +271,7 @@ class StreamingPass:
         work = PassWork(
             self._pass,
             is_vectorized=False,
-            takes_turns=self._takes_turns,
+            takes_turns=self._takes_turns or _share_state(inputs),
             inputs=inputs,
             units=[range(p, p + 1) for p in range(inputs.num_clients)],
             run=lambda unit: self.run_client(inputs, unit.start),
@@ -319,6 +320,20 @@ class StreamingPass:
             return self._work[position % len(self._work)]()(*arguments)
         except tf.errors.OpError as error:
             raise ClientError(position, inputs.num_clients, cause(error)) from error
+
+
+def _share_state(inputs: PassInputs) -> bool:
+    """Returns whether reading one client's datasets changes what another reads."""
+    columns = [
+        column
+        for port, column in inputs.clients.items()
+        if isinstance(port.type_signature, tff.SequenceType)
+    ]
+    clients = zip(*columns, strict=True) if columns else ()
+    return client_batches.share_state(
+        [each for each in values if isinstance(each, tf.data.Dataset)]
+        for values in clients
+    )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ Datasets are read before the work runs, once for each reduction: a dataset that 
 has another order every time. Reductions share what they would read alike.
 """
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -26,11 +25,7 @@ from tff_algos.execution.vectorization import VectorizedWork
 
 
 class ClientReader:
-    """Reads clients' datasets; built once per plan.
-
-    Attributes:
-      takes_turns: Whether concurrent readings would affect each other's random numbers.
-    """
+    """Reads clients' datasets; built once per plan."""
 
     def __init__(self, work: VectorizedWork, cache: client_batches.BatchCache):
         """Initializes without tracing.
@@ -52,7 +47,21 @@ class ClientReader:
             for number, port in enumerate(work.fragment.inputs)
             if number in used and isinstance(port.type_signature, tff.SequenceType)
         ]
-        self.takes_turns = graph_contents.takes_turns(work.data.graph_def)
+        self._takes_turns = graph_contents.takes_turns(work.data.graph_def)
+
+    def takes_turns(
+        self, inputs: PassInputs, positions: Sequence[int] | None = None
+    ) -> bool:
+        """Returns whether concurrent readings affect each other's random numbers.
+
+        Args:
+          inputs: The inputs of all clients.
+          positions: The clients; None for all.
+        """
+        if positions is None:
+            positions = range(inputs.num_clients)
+        clients = (self._iterated(inputs, position) for position in positions)
+        return self._takes_turns or client_batches.share_state(clients)
 
     def read(self, inputs: PassInputs, position: int) -> list[ClientBatches]:
         """Returns a client's batches for each reduction.
@@ -90,30 +99,26 @@ class ClientReader:
 
     def _may_read_at_once(self, inputs: PassInputs, positions: Sequence[int]) -> bool:
         """Returns whether threads give the same batches, and are worth their start."""
-        if self.takes_turns:
-            return False
-        clients = [
-            [
-                value
-                for port in self._datasets
-                if self._is_iterated(value := _value(inputs, port, position))
-            ]
-            for position in positions
+        datasets = [
+            each for position in positions for each in self._iterated(inputs, position)
         ]
-        datasets = list(itertools.chain(*clients))
         # Python runs in one thread at a time, and its generators may share anything.
-        runs_python = any(map(client_batches.may_be_spent, datasets))
         return bool(
-            datasets and not runs_python and not client_batches.share_state(clients)
+            datasets
+            and not any(map(client_batches.may_be_spent, datasets))
+            and not self.takes_turns(inputs, positions)
         )
 
-    def _is_iterated(self, value: tf.Tensor | tf.data.Dataset) -> bool:
-        """Returns whether reading a value takes an iterator of `tf.data`."""
-        return (
-            isinstance(value, tf.data.Dataset)
-            and not isinstance(value, InMemoryDataset)
-            and self._cache.get(value) is None
-        )
+    def _iterated(self, inputs: PassInputs, position: int) -> Iterator[tf.data.Dataset]:
+        """Yields a client's datasets whose reading takes an iterator of `tf.data`."""
+        for port in self._datasets:
+            value = _value(inputs, port, position)
+            if (
+                isinstance(value, tf.data.Dataset)
+                and not isinstance(value, InMemoryDataset)
+                and self._cache.get(value) is None
+            ):
+                yield value
 
     def _read_reductions(
         self, inputs: PassInputs, position: int
