@@ -33,7 +33,7 @@ def read(
       TaskError: If there are no images, or images of several depths, shapes or
         numbers of bits, or a file that is no image, or something cannot be read.
     """
-    paths = _files(folder)
+    paths = visible_files(folder)
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
     if others:
         raise TaskError(
@@ -70,7 +70,12 @@ def _check_names(folder: pathlib.Path, paths: Iterable[pathlib.Path]) -> None:
             ) from error
 
 
-def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+def visible_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files that are read, in order; links are followed.
+
+    Raises:
+      TaskError: If a folder cannot be read or a link leads to nothing.
+    """
     found = []
     for at, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         depth = len(pathlib.Path(at).relative_to(folder).parts)

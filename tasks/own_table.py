@@ -1,9 +1,11 @@
 """Turns the columns of a table into features, labels and clients."""
 
+import contextlib
 import csv
 import datetime
 import functools
 import pathlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -143,7 +145,10 @@ def read_csv(path: pathlib.Path) -> Table:
     """
     try:
         _refuse_compressed(path)
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with (
+            open(path, encoding="utf-8-sig", newline="") as file,
+            _cells_of_any_size(),
+        ):
             first = file.readline()
             file.seek(0)
             delimiter = max(_DELIMITERS, key=functools.partial(_num_cells, first))
@@ -169,6 +174,16 @@ def read_csv(path: pathlib.Path) -> Table:
         raise TaskError(f"{path} has no rows below its first line, the columns' names.")
     columns = _TextColumns(dict(zip(header, zip(*cells, strict=True), strict=True)))
     return Table(name=str(path), columns=columns, lines=lines[1:])
+
+
+@contextlib.contextmanager
+def _cells_of_any_size() -> Iterator[None]:
+    """Lifts the limit of 131,072 characters, which long texts exceed."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _refuse_compressed(path: pathlib.Path) -> None:

@@ -111,8 +111,7 @@ class FolderOptions(OwnOptions):
 
 
 def _check_one_division(options: CsvOptions | NpzOptions) -> None:
-    settings = {k: v for k, v in attrs.asdict(options).items() if v is not None}
-    check_replaced("client_column", "partition", settings)
+    check_replaced("client_column", "partition", attrs.asdict(options))
 
 
 def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:

@@ -90,12 +90,14 @@ def check_replaced(
 ) -> None:
     """Raises `HyperparameterError` if settings hold one that replaces another, and both.
 
+    None, which removes a value that defaults or a flag file set, replaces nothing.
+
     Args:
       name: The hyperparameter that replaces the other.
       replaced: The other; None if it replaces none.
       settings: What was set, by name.
     """
-    if name in settings and replaced in settings:
+    if settings.get(name) is not None and settings.get(replaced) is not None:
         raise UnusableHyperparameterError(
             name,
             settings[name],

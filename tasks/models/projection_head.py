@@ -14,9 +14,10 @@ from tasks.models.blocks import RELU, dense
 from tff_algos.clients.batching import derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.block_model import EVALUATION, BlockModel, chain
+from tff_algos.models.local_model import ModelOrFn, require_blocks
 
 
-def with_projection_head(model: BlockModel, seed: int) -> BlockModel:
+def with_projection_head(model: ModelOrFn, seed: int) -> BlockModel:
     """Returns the model with a head of two dense layers before its last block.
 
     Args:
@@ -24,8 +25,10 @@ def with_projection_head(model: BlockModel, seed: int) -> BlockModel:
       seed: Seed of the head's initial weights.
 
     Raises:
+      NoBlocksError: If the model is not a chain of blocks.
       HyperparameterError: If the features are not vectors.
     """
+    model = require_blocks(model)
     size = _features_size(model)
     # Another seed than the model's, which would draw the same numbers.
     rng = np.random.default_rng(derive_seed(seed, "projection head"))

@@ -3,9 +3,11 @@
 import attrs
 import pytest
 import tensorflow as tf
+from absl.testing import flagsaver
 
 from tests.testing import tiny_task
-from tff_algos.experiments import console, declarations, launch
+from tff_algos import execution
+from tff_algos.experiments import cli, console, declarations, launch
 from tff_algos.experiments.catalog import get
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.launch_options import Launch
@@ -52,6 +54,30 @@ def test_a_stopped_run_says_what_is_saved(spec, rounds, expected, capsys):
     )
     assert console._report(spec, result) == 143
     assert capsys.readouterr().err.startswith(expected)
+
+
+def test_a_client_that_fails_is_an_error_of_one_line(monkeypatch):
+    def run(*_):
+        raise execution.ClientError(2, 5, "memory ran out")
+
+    monkeypatch.setattr(console, "run", run)
+    cli.define_flags()
+    with flagsaver.flagsaver():
+        cli.FLAGS.unparse_flags()
+        cli.FLAGS(["main.py", "--algo=fedavg", "--task=mnist"])
+        with pytest.raises(RunError, match=r"^Client 2 of 5: memory ran out$"):
+            cli._run({})
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [("fedbn", {}), ("fedmlb", {}), ("moon", {}), ("moon", {"projection_head": True})],
+)
+def test_algorithms_that_need_blocks_say_which_model_has_none(algo, settings):
+    with pytest.raises(
+        RunError, match=rf"^{algo} cannot train the model of tiny: .*BlockModel"
+    ):
+        launch.build_spec(get(algo), tiny_task.make(), settings, Launch())
 
 
 def test_a_file_of_declarations_that_is_out_of_date_is_named(tmp_path, monkeypatch):

@@ -72,6 +72,13 @@ def test_settings_are_checked_without_the_code(settings, message):
         declarations.resolve_pair(declarations.load(), "fedavgm", "emnist", settings)
 
 
+def test_none_removes_what_replaces_another_setting():
+    settings = {"client_steps_per_round": None, "client_epochs_per_round": 2}
+    found = declarations.resolve_pair(declarations.load(), "fedavg", "mnist", settings)
+    assert found["client_steps_per_round"] is None
+    assert found["client_epochs_per_round"] == 2
+
+
 @pytest.mark.parametrize(
     ("algo", "task", "message"),
     [

@@ -1,13 +1,16 @@
 """How rounds are shared out among the stages of personalized FedAvg."""
 
+import re
+
 import attrs
 import numpy as np
 import pytest
 
 from tasks.models.normalized import build_tiny_nn
 from tests.testing import tiny_task
-from tff_algos.experiments import catalog
+from tff_algos.experiments import catalog, stages
 from tff_algos.experiments.stages import personalized_rounds
+from tff_algos.finalizers import meta_update
 from tff_algos.hyperparameters import HyperparameterError
 
 
@@ -36,6 +39,25 @@ def test_rounds_of_personalized_fedavg_must_add_up(given_rounds):
     chosen = dict(zip(names, given_rounds, strict=True))
     with pytest.raises(HyperparameterError, match="total_rounds=10 is not valid"):
         catalog.get("personalized_fedavg").resolve("emnist", {}, chosen)
+
+
+def test_server_examples_that_are_too_large_tell_the_largest_fraction(monkeypatch):
+    monkeypatch.setattr(meta_update, "MAX_BYTES", 240)
+    monkeypatch.setattr(stages, "MAX_BYTES", 240)
+    recipe, task = catalog.get("fedmeta"), tiny_task.make()
+
+    def make(fraction):
+        recipe.stages(task, recipe.resolve("tiny", {}, {"meta_fraction": fraction}))
+
+    with pytest.raises(
+        HyperparameterError,
+        match=r"meta_fraction=1.0 .*expected at most (0\.\d+): D_meta",
+    ) as error:
+        make(1.0)
+    most = float(re.search(r"at most (\S+):", str(error.value))[1])
+    make(most)
+    with pytest.raises(HyperparameterError, match="meta_fraction"):
+        make(2 * most)
 
 
 def test_moons_model_can_have_a_projection_head():

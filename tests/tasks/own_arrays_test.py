@@ -14,6 +14,21 @@ def test_features_become_float32_and_images_keep_their_bytes():
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        np.ones((2, 3, 4, 1), np.uint8),
+        np.ones((2, 3), np.float32),
+        np.full((2, 3), 1 + 1e-12),
+    ],
+)
+def test_the_caller_may_reuse_the_array(given):
+    taken = own_arrays.checked_features(given, "d")
+    before = taken.copy()
+    given[:] = 7
+    np.testing.assert_array_equal(taken, before)
+
+
+@pytest.mark.parametrize(
     ("features", "message"),
     [
         (np.array([["a"]]), "d: features are of type <U1, expected real numbers"),

@@ -1,5 +1,6 @@
 """Tables: columns that are numbers, words, labels and clients."""
 
+import csv
 import gzip
 import tracemalloc
 
@@ -35,6 +36,13 @@ def write(tmp_path):
 def test_separators_in_quotes_separate_no_cells(write):
     found = own_table.read_csv(write('"a, b, c, d";"label"\n0;x\n1;y'))
     assert list(found.columns) == ["a, b, c, d", "label"]
+
+
+def test_cells_may_be_long_texts(write):
+    limit = csv.field_size_limit()
+    found = own_table.read_csv(write(f"notes,age\n{'x' * (limit + 1)},3"))
+    assert [len(each) for each in found.columns["notes"]] == [limit + 1]
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

@@ -25,6 +25,7 @@ _THREADS = "TF_NUM_INTRAOP_THREADS"
 # Beside those of `experiments.cli`.
 USER_ERRORS = (
     execution.CannotTravelError,
+    execution.ClientError,
     execution.ClusterError,
     execution.NativeRuntimeError,
     execution.UnknownDeviceError,

@@ -43,6 +43,7 @@ from tff_algos.hyperparameters import (
     declared,
 )
 from tff_algos.messages import shown
+from tff_algos.models.local_model import NoBlocksError
 from tff_algos.models.untraced import untraced
 from tff_algos.optimizers import build_optimizer
 
@@ -249,6 +250,17 @@ def _hyperparameters(
     return recorded
 
 
+@contextlib.contextmanager
+def _model_fits(recipe: Recipe, task: Task) -> Iterator[None]:
+    """Raises `RunError` if the algorithm needs a model of another kind."""
+    try:
+        yield
+    except NoBlocksError as error:
+        raise RunError(
+            f"{recipe.name} cannot train the model of {task.name}: {error}"
+        ) from error
+
+
 def build_spec(
     recipe: Recipe, task: TaskEntry | Task, settings: Settings, launch: Launch
 ) -> RunSpec:
@@ -291,7 +303,8 @@ def build_spec(
         task = _load(task, task_options, options.seed, launch)
     if task.notice:
         print(task.notice, file=sys.stderr, flush=True)
-    task = recipe.prepare_task(task, resolved)
+    with _model_fits(recipe, task):
+        task = recipe.prepare_task(task, resolved)
     resolved = _within(resolved, settings, len(task.train_client_ids))
     if "aggregator" in resolved:
         robust_aggregators.check(resolved["aggregator"], resolved["clients_per_round"])
@@ -308,7 +321,7 @@ def build_spec(
     if initial_model is not None:
         private = guarantee is not None
         initial_weights = _initial_weights(initial_model, task, private)
-    with attacks.applied_by_client_works() as applied:
+    with _model_fits(recipe, task), attacks.applied_by_client_works() as applied:
         stages = recipe.stages(attack.task(task) if attack else task, resolved)
     if attack is not None:
         attack.check_applied(applied)

@@ -4,6 +4,7 @@ Each function is `(recipe, task, settings) -> stages`, as `Recipe.build_stages`;
 keyword arguments that it declares besides are flags of the algorithm.
 """
 
+import math
 import statistics
 from typing import Annotated, Literal
 
@@ -24,6 +25,7 @@ from tff_algos.experiments.settings import (
     check_momentum,
 )
 from tff_algos.experiments.stage import Stage
+from tff_algos.finalizers.meta_update import MAX_BYTES, TooManyBytesError
 from tff_algos.hyperparameters import HyperparameterError, hparam
 from tff_algos.optimizers import build_optimizer
 
@@ -150,20 +152,34 @@ def fed_meta(
       meta_fraction: Size of the server's own data (D_meta), as a share of the training
         examples.
       meta_overlap: Share of D_meta from clients that train; the rest is from others.
+
+    Raises:
+      HyperparameterError: If D_meta is too large.
     """
     rate, decay = settings["meta_learning_rate"], settings["meta_learning_rate_decay"]
-    process = build_fed_meta(
-        recipe.process(task, settings),
-        task.model,
-        server_examples.draw(task, meta_fraction, "meta", meta_overlap),
-        meta_learning_rate=settings["client_learning_rate"] if rate is None else rate,
-        meta_learning_rate_decay=(
-            settings["client_learning_rate_decay"] if decay is None else decay
-        ),
-        meta_steps=settings["meta_steps"],
-        meta_batch_size=settings["meta_batch_size"],
-        feed_back=settings["feed_back"],
-    )
+    try:
+        process = build_fed_meta(
+            recipe.process(task, settings),
+            task.model,
+            server_examples.draw(task, meta_fraction, "meta", meta_overlap),
+            meta_learning_rate=(
+                settings["client_learning_rate"] if rate is None else rate
+            ),
+            meta_learning_rate_decay=(
+                settings["client_learning_rate_decay"] if decay is None else decay
+            ),
+            meta_steps=settings["meta_steps"],
+            meta_batch_size=settings["meta_batch_size"],
+            feed_back=settings["feed_back"],
+        )
+    except TooManyBytesError as error:
+        most = meta_fraction * MAX_BYTES / error.num_bytes
+        raise HyperparameterError(
+            "meta_fraction",
+            meta_fraction,
+            f"at most {math.floor(1000 * most) / 1000:g}: D_meta would take "
+            f"{error.num_bytes / 1e6:.0f} MB, of at most {MAX_BYTES / 1e6:.0f} MB",
+        ) from error
     return (recipe.stage(settings, process),)
 
 

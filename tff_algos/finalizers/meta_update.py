@@ -27,7 +27,7 @@ from tff_algos.optimizers import in_weights_dtype
 # A step on all examples sums gradients over batches of this size, to bound the memory.
 _CHUNK = 100
 # The constants of a graph have to fit into a protocol buffer of 2 GB.
-_MAX_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 
 
 class MetaState(NamedTuple):
@@ -44,6 +44,20 @@ class MetaOutput:
     state: Any
     weights: Any
     measurements: Any
+
+
+class TooManyBytesError(ValueError):
+    """Examples are too large to be constants of the server's computation.
+
+    Attributes:
+      num_bytes: Their size, in the model's dtypes.
+    """
+
+    def __init__(self, num_bytes: int):
+        super().__init__(
+            f"Expected examples of {MAX_BYTES} bytes at most, found {num_bytes}."
+        )
+        self.num_bytes = num_bytes
 
 
 @attrs.frozen
@@ -94,8 +108,9 @@ def build_meta_update(
     Raises:
       HyperparameterError: If a number is out of range, or if the learning rate of
         `optimizer` cannot decay.
-      ValueError: If there are no examples, more than 512 MB of them, arrays of
-        different lengths, or arrays that the model does not take.
+      TooManyBytesError: If there are more than 512 MiB of examples.
+      ValueError: If there are no examples, arrays of different lengths, or arrays that
+        the model does not take.
     """
     check_learning_rate_decay(
         meta_learning_rate_decay, optimizer, "meta_learning_rate_decay"
@@ -173,7 +188,8 @@ def _checked(examples: Any, model: ModelOrFn) -> Any:
     """Returns the arrays in the model's dtypes.
 
     Raises:
-      ValueError: If they are not examples of the model or are too large.
+      TooManyBytesError: If they are too large.
+      ValueError: If they are not examples of the model.
     """
     arrays = _as_inputs([np.asarray(each) for each in tf.nest.flatten(examples)], model)
     lengths = {array.shape[:1] for array in arrays}
@@ -183,10 +199,8 @@ def _checked(examples: Any, model: ModelOrFn) -> Any:
             f"{[array.shape for array in arrays]}."
         )
     size = sum(array.nbytes for array in arrays)
-    if size > _MAX_BYTES:
-        raise ValueError(
-            f"Expected examples of {_MAX_BYTES} bytes at most, found {size}."
-        )
+    if size > MAX_BYTES:
+        raise TooManyBytesError(size)
     return tf.nest.pack_sequence_as(examples, arrays)
 
 

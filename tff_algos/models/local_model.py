@@ -385,18 +385,22 @@ def create(model: ModelOrFn) -> LocalModel:
     return VariableLocalModel(_call(model))
 
 
+class NoBlocksError(TypeError):
+    """A model is not a chain of as many blocks as an algorithm needs."""
+
+
 def require_blocks(model: ModelOrFn, minimum: int = 1) -> block_model.BlockModel:
     """Returns the model if it is a chain of at least `minimum` blocks.
 
     Raises:
-      TypeError: If it is not.
+      NoBlocksError: If it is not.
     """
     if isinstance(model, block_model.BlockModel) and model.num_blocks >= minimum:
         return model
     found = type(model)
     if isinstance(model, block_model.BlockModel):
         found = f"one of {model.num_blocks}"
-    raise TypeError(
+    raise NoBlocksError(
         "Expected model_fn to be a tff_algos.models.BlockModel of at least "
         f"{minimum} blocks, found {found}. Tip: the models of the tasks are such, and so "
         "are, with tasks.from_arrays, Keras models that are chains of layers."

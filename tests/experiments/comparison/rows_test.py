@@ -76,6 +76,23 @@ def test_a_row_that_is_named_twice_is_one(presets):
     assert [row.label for row in rows] == ["uga"]
 
 
+def test_the_name_of_a_file_is_no_pattern(tmp_path):
+    folder = tmp_path / "exp[1]"
+    folder.mkdir()
+    (folder / "mine.flags").write_text("--algo=fedavg\n")
+    (row,) = make_rows([f"{folder}/mine.flags"], [TASK], [], WHAT)
+    assert row.label == "mine"
+
+
+def test_an_algorithm_is_meant_though_a_run_has_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "fedavg")
+    (row,) = make_rows(["fedavg"], [TASK], [], WHAT)
+    assert "--algo=fedavg" in row.arguments and not row.folders
+    (row,) = make_rows(["./fedavg"], [], [], WHAT)
+    assert [each.resolve() for each in row.folders] == [tmp_path / "fedavg"]
+
+
 def test_values_with_commas_are_quoted_in_a_grid():
     rows = make_rows(["fedavg"], [TASK], ['malicious_clients="a,b",c'], WHAT)
     assert [row.label for row in rows] == [

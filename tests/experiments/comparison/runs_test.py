@@ -1,5 +1,6 @@
 """The runs of a comparison: done ones are kept, others run, failures are told."""
 
+import pathlib
 import signal
 import threading
 import time
@@ -236,6 +237,41 @@ def test_seeds_on_another_dataset_than_those_that_are_done_are_refused(tmp_path)
         runs_lib.check_datasets(runs, {new: "real"})
     other = Row(label="reptile", arguments=("--algo=reptile", "--task=other"))
     runs_lib.check_datasets(runs, {other: "real"})
+
+
+def test_images_are_compared_by_the_files_that_are_read(tmp_path):
+    def version():
+        row = Row(label="fedavg", arguments=(f"--task=folder:{tmp_path}/photos",))
+        return make_runs([row], 1, tmp_path)[0].data_version
+
+    linked = tmp_path / "elsewhere" / "cats"
+    linked.mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "anna").symlink_to(tmp_path / "elsewhere")
+    (linked / "1.png").write_bytes(b"1")
+    before = version()
+    # Such as an editor's lock, and what file managers leave.
+    (tmp_path / "photos" / ".#1.png").symlink_to("nothing")
+    (tmp_path / "photos" / ".DS_Store").touch()
+    assert version() == before
+    (linked / "2.png").write_bytes(b"2")
+    assert version() != before
+    (linked / "3.png").symlink_to("nothing")
+    with pytest.raises(ComparisonError, match=r"3.png is a link to nothing: move it"):
+        version()
+
+
+def test_own_data_that_cannot_be_read_are_an_error_of_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "d.csv"
+    path.touch()
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", refuse)
+    row = Row(label="fedavg", arguments=(f"--task=csv:{path}",))
+    with pytest.raises(ComparisonError, match=r"d.csv cannot be read: Permission den"):
+        make_runs([row], 1, tmp_path)
 
 
 def test_own_data_in_the_home_folder_are_compared_too(tmp_path, monkeypatch):

@@ -29,7 +29,6 @@ are excluded. A completed run is not repeated with the same flags, a stopped run
 resumed, and a failed run is reported while the others go on.
 """
 
-import glob
 import itertools
 import os
 import pathlib
@@ -43,14 +42,19 @@ from absl import flags
 from tff_algos.experiments import run_flags
 from tff_algos.experiments.comparison import column_names
 from tff_algos.experiments.comparison.errors import ComparisonError
-from tff_algos.experiments.comparison.rows import default_folder, make_rows, serialized
+from tff_algos.experiments.comparison.rows import (
+    default_folder,
+    make_rows,
+    matching,
+    serialized,
+)
 
 
 def modules_of(arguments: Sequence[str]) -> tuple[str, ...]:
     """Returns the modules that arguments, or the flag files to be compared, name."""
     words = [each for each in arguments if not each.startswith("-")]
     patterns = [each for each in words if each.endswith(".flags") or "*" in each]
-    found = itertools.chain.from_iterable(map(glob.glob, patterns))
+    found = itertools.chain.from_iterable(map(matching, patterns))
     presets = [f"--flagfile={each}" for each in sorted(found) if os.path.isfile(each)]
     return tuple(dict.fromkeys(run_flags.modules_of([*arguments, *presets])))
 

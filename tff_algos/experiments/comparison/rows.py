@@ -111,7 +111,8 @@ def make_rows(
     rows: dict[Row, _Settings] = {}
     folders = []
     for contender in contenders:
-        if pathlib.Path(contender, CONFIG_FILE).is_file():
+        is_algorithm = contender in what.algorithms
+        if not is_algorithm and pathlib.Path(contender, CONFIG_FILE).is_file():
             folder = pathlib.Path(contender)
             if folder.resolve() in [each.resolve() for each in folders]:
                 raise ComparisonError(f"{contender} is there twice.")
@@ -205,7 +206,7 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
                 "folder of a run."
             )
         what.algorithm(contender)  # Says which is similar.
-    paths = _flag_files(glob.glob(contender))
+    paths = _flag_files(matching(contender))
     if not paths:
         folder = pathlib.Path(contender).parent
         names = [path.name for path in _flag_files(folder.glob("*.flags"))]
@@ -215,6 +216,11 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
         raise ComparisonError(f"{contender} is not a flag file; {there}.")
     for path in paths:
         yield path.stem, (f"--flagfile={path}",)
+
+
+def matching(pattern: str) -> list[str]:
+    """Returns the files that a pattern matches; a file's own name matches only it."""
+    return [pattern] if pathlib.Path(pattern).is_file() else glob.glob(pattern)
 
 
 def _flag_files(paths: Iterable[str | pathlib.Path]) -> list[pathlib.Path]:

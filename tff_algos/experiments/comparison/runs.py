@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from tasks import own_images
+from tasks.task import TaskError
 from tff_algos.experiments import files
 from tff_algos.experiments.comparison.columns import Results, read_results
 from tff_algos.experiments.comparison.errors import ComparisonError
@@ -76,18 +78,26 @@ def _data_version(row: Row) -> str:
     """Returns a comment that differs if the user's own data do; "" for other tasks.
 
     Of a folder, names, sizes and times are compared, not the images.
+
+    Raises:
+      ComparisonError: If they cannot be read.
     """
     task = next((each for each in row.arguments if each.startswith("--task=")), "")
     _, _, name = task.removeprefix("--task=").partition(":")
     path = pathlib.Path(os.path.expanduser(name))
-    if name and path.is_file():
-        content = path.read_bytes()
-    elif name and path.is_dir():
-        stats = [(each, each.stat()) for each in sorted(path.rglob("*"))]
-        told = [(str(each), stat.st_size, stat.st_mtime_ns) for each, stat in stats]
-        content = repr(told).encode()
-    else:
-        return ""
+    try:
+        if name and path.is_file():
+            content = path.read_bytes()
+        elif name and path.is_dir():
+            stats = [(each, each.stat()) for each in own_images.visible_files(path)]
+            told = [(str(each), stat.st_size, stat.st_mtime_ns) for each, stat in stats]
+            content = repr(told).encode()
+        else:
+            return ""
+    except TaskError as error:
+        raise ComparisonError(str(error)) from error
+    except OSError as error:
+        raise ComparisonError(f"{path} cannot be read: {error.strerror}.") from error
     return f"# data {zlib.crc32(content):08x}"
 
 
