@@ -18,7 +18,7 @@ from tff_algos.models.local_model import ModelOrFn, require_blocks
 
 
 def with_projection_head(model: ModelOrFn, seed: int) -> BlockModel:
-    """Returns the model with a head of two dense layers before its last block.
+    """Returns the model with a head of two dense layers before its last layer.
 
     Args:
       model: A model whose features are vectors, `[n, d]`.
@@ -28,7 +28,7 @@ def with_projection_head(model: ModelOrFn, seed: int) -> BlockModel:
       NoBlocksError: If the model is not a chain of blocks.
       HyperparameterError: If the features are not vectors.
     """
-    model = require_blocks(model)
+    model = require_blocks(model).with_classifier_apart()
     size = _features_size(model)
     # Another seed than the model's, which would draw the same numbers.
     rng = np.random.default_rng(derive_seed(seed, "projection head"))

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from tasks.models import initializers, layers, metrics
 from tff_algos.layers import gru, lstm, recurrence
-from tff_algos.models.block_model import Block, BlockModel, layer
+from tff_algos.models.block_model import Block, BlockModel, chain, layer
 
 PADDING_ID = 0
 
@@ -207,13 +207,13 @@ def _build_blocks(
     for _ in range(architecture.num_layers):
         blocks.append(layer(recurrent, *architecture.initial_layer(rng, size, units)))
         size = units
-    dense_weights = []
+    dense_layers = []
     for size_out in (architecture.projection_size, vocab_size):
         if size_out is not None:
-            dense_weights.append(initializers.glorot_uniform(rng, size, size_out))
-            dense_weights.append(initializers.zeros(size_out))
+            kernel = initializers.glorot_uniform(rng, size, size_out)
+            dense_layers.append(layer(_dense, kernel, initializers.zeros(size_out)))
             size = size_out
-    blocks.append(layer(_dense_layers, *dense_weights))
+    blocks.append(chain(*dense_layers))
     return blocks
 
 
@@ -242,13 +242,11 @@ def _recurrent(
     return tf.transpose(outputs, [1, 0, 2])
 
 
-def _dense_layers(x: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
-    """Applies linear layers to every position of `x` [n, time, size]."""
+def _dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Applies a linear layer to every position of `x` [n, time, size]."""
     length, size = x.shape[1:]
-    hidden = tf.reshape(x, [-1, size])
-    for kernel, bias in zip(weights[::2], weights[1::2], strict=True):
-        hidden = layers.dense(hidden, kernel, bias)
-    return tf.reshape(hidden, [-1, length, hidden.shape[-1]])
+    output = layers.dense(tf.reshape(x, [-1, size]), kernel, bias)
+    return tf.reshape(output, [-1, length, output.shape[-1]])
 
 
 def _initial_lstm(rng: np.random.Generator, size: int, units: int) -> _LayerWeights:

@@ -113,8 +113,8 @@ def build_contrastive_training_client_work(
     its gradient is zero.
 
     Args:
-      model: A block model; the features are the inputs of its last block. With one
-        block they are the model's inputs, and the contrastive loss is constant.
+      model: A block model; the features are the inputs of its last layer. With one
+        layer they are the model's inputs, and the contrastive loss is constant.
       optimizer: The client optimizer.
       contrastive_strength: mu, >= 0; 0 is plain training.
       contrastive_temperature: tau, > 0.
@@ -131,7 +131,7 @@ def build_contrastive_training_client_work(
     Raises:
       TypeError: If `model` is not a block model.
     """
-    local_model.require_blocks(model)
+    model = local_model.require_blocks(model).with_classifier_apart()
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )

@@ -18,7 +18,7 @@ network have the same type.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -69,6 +69,7 @@ class Block:
         normalization; empty if none is.
       frozen: Whether each non-trainable weight never changes; empty if all are
         statistics that training changes.
+      parts: The blocks that it is a chain of; empty if it is none.
     """
 
     apply: Callable[[Tensors, Tensors, Any, Mode], tuple[tf.Tensor, Tensors]]
@@ -77,6 +78,7 @@ class Block:
     has_dropout: bool = False
     batch_norm: tuple[bool, ...] = ()
     frozen: tuple[bool, ...] = ()
+    parts: tuple["Block", ...] = ()
 
 
 def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
@@ -112,6 +114,7 @@ def chain(*blocks: Block) -> Block:
         frozen=_joined(
             block.frozen or (False,) * len(block.non_trainable) for block in blocks
         ),
+        parts=blocks,
     )
 
 
@@ -322,8 +325,25 @@ class BlockModel(tff.learning.models.FunctionalModel):
           index: The blocks that come before it, in [0, `num_blocks`].
           block: The block.
         """
+        return self._of((*self._blocks[:index], block, *self._blocks[index:]))
+
+    def with_classifier_apart(self) -> "BlockModel":
+        """Returns this model with its last layer that has weights in the last block.
+
+        Layers of the last block that come before it are a block of their own, so that the
+        features are the output of the penultimate layer.
+        """
+        *blocks, last = self._blocks
+        layers = list(_layers(last))
+        with_weights = [i for i, each in enumerate(layers) if each.trainable]
+        if len(with_weights) < 2:
+            return self
+        cut = with_weights[-1]
+        return self._of((*blocks, chain(*layers[:cut]), chain(*layers[cut:])))
+
+    def _of(self, blocks: Sequence[Block]) -> "BlockModel":
         return BlockModel(
-            (*self._blocks[:index], block, *self._blocks[index:]),
+            blocks,
             loss_fn=self.loss,
             metrics_fns=(
                 self.initialize_metrics_state,
@@ -359,6 +379,13 @@ class BlockModel(tff.learning.models.FunctionalModel):
             dropout_seed_fn=self._dropout_seed_fn,
             target_weights_fn=target_weights_fn,
         )
+
+
+def _layers(block: Block) -> Iterator[Block]:
+    if not block.parts:
+        yield block
+    for part in block.parts:
+        yield from _layers(part)
 
 
 def _joined(groups) -> tuple:

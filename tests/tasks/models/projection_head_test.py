@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tasks.models import cifar, classifier
 from tasks.models.blocks import FLATTEN, dense
-from tasks.models.normalized import build_tiny_nn
+from tasks.models.normalized import build_lenet, build_tiny_nn, build_vgg11
 from tasks.models.projection_head import with_projection_head
 from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models.block_model import EVALUATION, chain
@@ -28,6 +28,32 @@ def test_two_dense_layers_come_before_the_classifier():
     # All other weights are the plain model's.
     np.testing.assert_array_equal(kernel3, plain.initial_weights[0][-2])
     assert model.num_blocks == plain.num_blocks + 1
+
+
+@pytest.mark.parametrize(
+    ("build", "size"),
+    [
+        (lambda: build_tiny_nn((4, 4, 1), 10, seed=0), 100),
+        (lambda: build_lenet(10, seed=0), 128),
+        (lambda: build_vgg11(10, seed=0), 128),
+        (lambda: cifar.build_cifar_model("cnn", 10, seed=0), 192),
+    ],
+)
+def test_features_are_the_output_of_the_penultimate_layer(build, size):
+    model = build()
+    apart = model.with_classifier_apart()
+    kernel, bias = apart.initial_weights[0][-2:]
+    assert kernel.shape == (size, 10)
+    shape = [2, *model.input_spec[0].shape[1:]]
+    x = tf.random.stateless_normal(shape, [0, 0])
+    found = apart.apply_blocks(apart.initial_weights, x, EVALUATION)
+    output = model.predict_on_batch(model.initial_weights, x, training=False)
+    np.testing.assert_array_equal(found.output, output)
+    np.testing.assert_allclose(
+        found.output, found.features @ kernel + bias, rtol=1e-4, atol=1e-5
+    )
+    with_head = with_projection_head(model, seed=0)
+    assert with_head.initial_weights[0][-4].shape == (size, size)
 
 
 def test_its_weights_are_no_copy_of_the_models():
