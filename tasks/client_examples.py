@@ -281,7 +281,10 @@ def _whole_client_fn(
         whole = dataset.batch(_WHOLE_CLIENT).concatenate(nothing).take(1)
         return whole.get_single_element()
 
-    return whole_client
+    # A concrete function: TensorFlow would warn that the functions of several tasks,
+    # which have the same code, are traced often.
+    traced = functools.cache(whole_client.get_concrete_function)
+    return lambda client_id: traced()(client_id)
 
 
 def _no_elements(structure: Mapping[str, tf.TensorSpec]) -> Mapping[str, tf.Tensor]:

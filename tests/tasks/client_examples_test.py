@@ -240,3 +240,10 @@ class TestTffReader:
         for i in range(9):
             assert len(read(f"{i}", "train")[0]) == i + 1
         assert len(traces) == after_first
+
+    def test_many_tasks_are_read_without_a_warning_about_traces(self, caplog):
+        with caplog.at_level("WARNING", logger="tensorflow"):
+            for _ in range(7):
+                a, _ = self._read()("y", "train")
+                assert len(a) == 5
+        assert not caplog.records
