@@ -60,7 +60,7 @@ def build_moon(
 
     Args:
       model_fn: A `tff_algos.models.BlockModel`; its features are the input of its last
-        block.
+        layer that has weights.
       client_optimizer_fn: As in `build_fed_avg`, and so is every argument not listed
         here.
       contrastive_strength: Weight of the contrastive loss.
