@@ -64,7 +64,7 @@ LocalRows = Annotated[Sequence[Row], hparam()]
 PersistPrevious = Annotated[bool, hparam()]
 QpMargin = Annotated[float, hparam(above=-1, below=1, symbol="rho")]
 QpScopeChoice = Annotated[QpScope, hparam()]
-MemorySize = Annotated[int, hparam(low=0, symbol="m")]
+MemorySize = Annotated[int | None, hparam(low=0, symbol="m")]
 MemoryDecay = Annotated[float, hparam(low=0, high=1, symbol="beta_2")]
 
 
@@ -138,7 +138,7 @@ def build_gradma_s(
     client_optimizer_fn: Optimizer,
     *,
     num_clients: NumClients,
-    memory_size: MemorySize = 100,
+    memory_size: MemorySize = None,
     memory_decay: MemoryDecay = 0.5,
     memory_dtype: MemoryDtypeChoice = None,
     server_learning_rate: ServerLearningRate = 1.0,
@@ -159,7 +159,8 @@ def build_gradma_s(
       model_fn: As in `build_fed_avg`, and so is every argument not listed here.
       client_optimizer_fn: The optimizer of local steps, one step per batch.
       num_clients: N, all clients in the population.
-      memory_size: Largest number of clients whose updates the server remembers.
+      memory_size: Largest number of clients whose updates the server remembers; None for
+        all.
       memory_decay: Factor on remembered updates after every round.
       memory_dtype: Type of the updates that the server remembers; None for the weights'.
       server_learning_rate: Server learning rate.
@@ -186,7 +187,7 @@ def build_gradma_s(
     )
     memory = GradientMemory(
         num_clients=num_clients,
-        memory_size=min(memory_size, num_clients),
+        memory_size=_num_rows(memory_size, num_clients),
         server_momentum=server_momentum,
         memory_decay=memory_decay,
         qp_margin=qp_margin,
@@ -209,7 +210,7 @@ def build_gradma(
     num_clients: NumClients,
     local_rows: LocalRows = _ALL_ROWS,
     persist_previous: PersistPrevious = False,
-    memory_size: MemorySize = 100,
+    memory_size: MemorySize = None,
     memory_decay: MemoryDecay = 0.5,
     memory_dtype: MemoryDtypeChoice = None,
     server_learning_rate: ServerLearningRate = 1.0,
@@ -261,7 +262,7 @@ def build_gradma(
     )
     memory = GradientMemory(
         num_clients=num_clients,
-        memory_size=min(memory_size, num_clients),
+        memory_size=_num_rows(memory_size, num_clients),
         server_momentum=server_momentum,
         memory_decay=memory_decay,
         qp_margin=qp_margin,
@@ -295,3 +296,7 @@ def _with_gradient_memory(
         model_distributor=model_distributor,
         model_aggregator=aggregators.MeanAndRowsFactory(model_aggregator),
     )
+
+
+def _num_rows(memory_size: int | None, num_clients: int) -> int:
+    return num_clients if memory_size is None else min(memory_size, num_clients)

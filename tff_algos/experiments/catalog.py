@@ -15,6 +15,8 @@ from tff_algos.experiments.settings import Cohort, check_momentum, one_epoch
 from tff_algos.hyperparameters import HyperparameterError
 
 _HEAVY_BALL = types.MappingProxyType({"server_momentum": 0.9})
+# An update is as large as the model; builders remember one of every client.
+_FEW_UPDATES = types.MappingProxyType({"memory_size": 100})
 _FINN = "Finn et al., 2017, arXiv 1703.03400"
 _JIANG = "Jiang et al., 2019, arXiv 1909.12488"
 _HU = "Hu et al., 2022, arXiv 2006.11489"
@@ -318,6 +320,7 @@ RECIPES = (
         build=tff_algos.build_gradma,
         build_stages=stages.gradma,
         without=("server_optimizer",),
+        defaults=_FEW_UPDATES,
         settings=pair_defaults.GRADMA,
         gradients=4.0,
     ),
@@ -339,6 +342,7 @@ RECIPES = (
         build=tff_algos.build_gradma_s,
         build_stages=stages.gradma,
         without=("server_optimizer",),
+        defaults=_FEW_UPDATES,
         settings=pair_defaults.GRADMA,
     ),
     Recipe(

@@ -258,12 +258,13 @@ def _mean_examples(task: Task, batches: BatchSpec) -> float:
 
 def gradma(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:
     """Returns the stage of GradMA or GradMA-S."""
-    num_rows = min(settings["memory_size"], len(task.train_client_ids))
+    num_clients, memory_size = len(task.train_client_ids), settings["memory_size"]
+    num_rows = num_clients if memory_size is None else min(memory_size, num_clients)
     check_server_memory(
         task.model,
         num_rows,
         settings["memory_dtype"],
-        ("memory_size", settings["memory_size"]),
+        ("memory_size", memory_size),
     )
     # Its momentum is the algorithm's own, which is corrected before the step.
     server = attrs.evolve(of(ServerOptimizer, settings), server_momentum=0.0)
