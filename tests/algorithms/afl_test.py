@@ -233,6 +233,34 @@ def test_afl_with_mixture_rate_zero_is_uniform_fedavg():
     )
 
 
+def test_afl_of_one_batch_with_mixture_rate_zero_is_uniform_fedsgd_of_that_batch():
+    data = fair_processes.cohort()
+    firsts = [batches.take(1) for batches in data]
+    still = fair_processes.process("afl", afl_mode="batch", mixture_learning_rate=0.0)
+    # The rates of AFL's clients and of its server, 0.1 and 1, in one.
+    fedsgd = fair_processes.process("fedsgd", server_rate=0.1, client_weighting=UNIFORM)
+    uniform = fair_processes.after(fedsgd, firsts, firsts)
+    fair_processes.assert_close(
+        fair_processes.after(still, numbered(data), numbered(data)), uniform
+    )
+
+
+def test_afls_mixture_concentrates_on_the_worst_client_as_its_rate_grows():
+    losses = [mean_loss(client, START) for client in fair_processes.CLIENTS]
+    worst, shares = np.argmax(losses), [1 / 7]
+    # The others of the 7 are away, and keep their sevenths.
+    for process in (
+        fair_processes.process("afl"),
+        fair_processes.process("afl", mixture_learning_rate=10.0),
+    ):
+        _, output = problems.run(process, numbered(one_step_each()))
+        mixture = output.state.client_work.mixture
+        shares.append(mixture[worst])
+        assert np.argmax(mixture) == worst
+    assert shares[0] < shares[1] < shares[2]
+    fair_rounds.assert_close(mixture[:4], 4 / 7 * np.eye(4)[worst])
+
+
 def test_afl_with_equal_losses_keeps_its_mixture():
     alike = numbered(one_step_each([fair_processes.CLIENTS[0]] * 4))
     _, output = problems.run(fair_processes.process("afl"), alike, alike)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import problems, remembering_identities, remembering_processes
 from tests.testing.fair_processes import (
     CLIENTS,
     RATE,
@@ -33,8 +33,16 @@ START = problems.initial_vector()
             "fedmeta",
             "maml",
             "qfedavg",
+            "fedsgd",
+            "fedshare",
+            "mimelite",
+            "reptile",
+            "fomaml",
+            "fedmgda",
+            "mgda_prox",
+            "fedavg_n",
         ],
-        ["fedavg", "fedmgda_plus", "afl"],
+        ["fedavg", "fedmgda_plus", "afl", "mimelite"],
     ),
 )
 def test_an_attack_that_changes_no_loss_changes_no_bit(name):
@@ -47,6 +55,25 @@ def test_an_attack_that_changes_no_loss_changes_no_bit(name):
     )
     scaled = cohort_for(name, attacked(data, loss_scale=2.0))
     assert_differ(after(process(name, attacked=True), scaled, scaled), weights)
+
+
+@pytest.mark.parametrize(
+    "name", some_fast(remembering_processes.ALGORITHMS, ["scaffold", "mifa", "fedmlb"])
+)
+def test_an_attack_that_changes_no_loss_changes_no_bit_of_who_remembers(name):
+    data = remembering_processes.cohort(model=remembering_processes.model_of(name))
+
+    def under_attack(**attack):
+        lying = dict(zip(data, attacked(data.values(), **attack), strict=True))
+        under = remembering_processes.process(name, "attacked")
+        return remembering_identities.after(under, lying, lying)
+
+    clean = remembering_processes.process(name)
+    weights = remembering_identities.after(clean, data, data)
+    np.testing.assert_array_equal(
+        under_attack(loss_scale=1.0, loss_bias=0.0, update_scale=1.0), weights
+    )
+    assert_differ(under_attack(loss_scale=2.0), weights)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg_n", "fedmgda", "fedmgda_plus"])
@@ -88,6 +115,18 @@ def test_a_scaled_loss_and_one_local_step_change_no_combination_of_directions(
     assert_close(
         after(process(name, attacked=True), scaled), after(process(name), honest)
     )
+
+
+@pytest.mark.parametrize("name", ["fedmgda_plus", "fedavg_n"])
+def test_a_scaled_loss_and_many_local_steps_change_combinations_of_directions(name):
+    honest = after(process(name), cohort())
+    # It trains to elsewhere. An update that is scaled after training moves nobody.
+    loss, update = (
+        after(process(name, attacked=True), attacked(cohort(), **attack))
+        for attack in ({"loss_scale": 3.0}, {"update_scale": 3.0})
+    )
+    assert_differ(loss, honest)
+    assert_close(update, honest)
 
 
 def test_a_scaled_loss_moves_fedavg_by_the_share_of_what_it_adds_to_the_update():

@@ -1,11 +1,11 @@
-"""Algorithms without memory: the order of clients and invalid clients do not matter."""
+"""Algorithms without memory: orders of clients, invalid clients, updates of zero."""
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tests.testing import problems
+from tests.testing import fair_processes, problems
 from tests.testing.linear_processes import META, assert_close, cohort, model
 from tests.testing.speed import some_fast
 
@@ -80,3 +80,35 @@ def test_a_round_without_valid_clients_changes_nothing(name):
         problems.vector_of(process, process.next(output.state, data).state),
         problems.vector_of(process, process.next(before, data).state),
     )
+
+
+BY_EXAMPLES = ("fedsgd", "fedavg", "fedprox", "fedshare", "mimelite", "uga")
+UNIFORM = ("reptile", "maml", "fomaml", "afl")
+
+
+@pytest.mark.parametrize(
+    "name", some_fast((*BY_EXAMPLES, *UNIFORM), ["fedavg", "mimelite", "maml"])
+)
+def test_a_client_whose_update_is_zero_counts_in_the_mean(name):
+    start = problems.initial_vector()
+    # Of inputs of zero the model predicts its bias.
+    content = problems.Client(
+        np.zeros((8, problems.NUM_FEATURES)), np.full(8, start[-1])
+    )
+    process = fair_processes.process(name)
+    others = fair_processes.cohort(epochs=1)
+    alone = fair_processes.cohort([content], epochs=1)
+
+    def after(data):
+        return problems.run(process, fair_processes.cohort_for(name, data))
+
+    np.testing.assert_array_equal(after(alone)[0], start)
+    without, _ = after(others)
+    weights, output = after([*others, *alone])
+    sizes = [len(client.y) for client in fair_processes.CLIENTS]
+    share = 4 / 5 if name in UNIFORM else sum(sizes) / (sum(sizes) + 8)
+    # AFL's mixture is of float32 weights.
+    rtol = 1e-6 if name == "afl" else 1e-9
+    fair_processes.assert_close(weights - start, share * (without - start), rtol)
+    measured = output.metrics["client_work"]
+    assert measured["num_non_finite_clients"] == measured["num_empty_clients"] == 0

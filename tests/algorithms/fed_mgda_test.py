@@ -149,6 +149,16 @@ def test_mgda_prox_with_one_local_step_is_fedmgda_plus():
     )
 
 
+def test_fedavg_n_of_equal_updates_steps_along_them_as_long_as_the_rate():
+    alike = fair_processes.cohort(fair_processes.CLIENTS[:1] * 4)
+    trained, _ = fair_processes.CLIENTS[0].local_sgd(
+        START, RATE, batch_size=2, epochs=2
+    )
+    direction = (START - trained) / np.linalg.norm(START - trained)
+    weights = after(fair_processes.process("fedavg_n", server_rate=0.5), alike)
+    fair_processes.assert_close(weights, START - 0.5 * direction)
+
+
 @pytest.mark.parametrize(
     ("name", "server_rate"), [("fedavg_n", 1.0), ("fedmgda_plus", 0.5)]
 )

@@ -10,45 +10,69 @@ from tests.testing.remembering_identities import (
     assert_same_bits,
     one_step_each,
 )
-from tests.testing.remembering_processes import process, some_rounds
+from tests.testing.remembering_processes import (
+    BATCH,
+    BLOCK_CLIENTS,
+    EPOCHS,
+    RATE,
+    cohort,
+    process,
+    some_rounds,
+)
 from tests.testing.remembering_rounds import block_rounds
+
+LOSSES = {
+    "local_loss_weight": 0.75,
+    "hybrid_loss_weight": 1.25,
+    "distillation_weight": 2.0,
+    "distillation_temperature": 1.5,
+}
+
+
+def objective(previous, server, x, labels):
+    """What local steps descend with `LOSSES`, in NumPy."""
+    del previous
+
+    def value(weights):
+        *features, logits = block_problems.levels(weights, x)
+        hybrids = [
+            block_problems.levels(server, features[start - 1], start)[-1]
+            for start in (1, 2)
+        ]
+        local = block_problems.log_softmax(logits / 1.5)
+        targets = [block_problems.log_softmax(h / 1.5) for h in hybrids]
+        divergences = [
+            np.mean(np.sum(np.exp(t) * (t - local), axis=-1)) for t in targets
+        ]
+        losses = [block_problems.cross_entropy(h, labels) for h in hybrids]
+        return (
+            0.75 * block_problems.cross_entropy(logits, labels)
+            + 1.25 * sum(losses) / 2
+            + 2.0 * sum(divergences) / 2
+        )
+
+    return value
 
 
 def test_fedmlbs_rounds_are_numpys():
-    def objective(previous, server, x, labels):
-        del previous
-
-        def value(weights):
-            *features, logits = block_problems.levels(weights, x)
-            hybrids = [
-                block_problems.levels(server, features[start - 1], start)[-1]
-                for start in (1, 2)
-            ]
-            local = block_problems.log_softmax(logits / 1.5)
-            targets = [block_problems.log_softmax(h / 1.5) for h in hybrids]
-            divergences = [
-                np.mean(np.sum(np.exp(t) * (t - local), axis=-1)) for t in targets
-            ]
-            losses = [block_problems.cross_entropy(h, labels) for h in hybrids]
-            return (
-                0.75 * block_problems.cross_entropy(logits, labels)
-                + 1.25 * sum(losses) / 2
-                + 2.0 * sum(divergences) / 2
-            )
-
-        return value
-
-    fed_mlb = process(
-        "fedmlb",
-        local_loss_weight=0.75,
-        hybrid_loss_weight=1.25,
-        distillation_weight=2.0,
-        distillation_temperature=1.5,
-        gradient_clip_norm=1.5,
-    )
+    fed_mlb = process("fedmlb", gradient_clip_norm=1.5, **LOSSES)
     *_, norms = block_rounds(fed_mlb, objective, clip=1.5)
     # Some of them were clipped.
     assert min(norms) < 1.4 and max(norms) > 1.6
+
+
+def test_fedmlbs_client_alone_sets_the_server_model():
+    expected = block_problems.initial_vector()
+    for number in (0, 3):
+        server = expected
+
+        def step(y, x, labels, server=server):
+            return block_problems.gradient(objective(None, server, x, labels), y)
+
+        expected = BLOCK_CLIENTS[number].local_sgd(server, RATE, BATCH, EPOCHS, step)
+    alone = process("fedmlb", gradient_clip_norm=None, **LOSSES)
+    data = [cohort([number], "blocks") for number in (0, 3)]
+    assert_close(after(alone, *data), expected)
 
 
 def test_fedmlb_of_the_local_loss_alone_is_fedavg_to_the_bit():

@@ -88,6 +88,27 @@ def test_fedprox_with_one_local_step_is_fedavg(strength):
     )
 
 
+def test_fedproxs_delta_tends_to_zero_as_one_over_its_strength():
+    # Three full-batch steps of rate * strength = 1/2 go towards the gradient over mu.
+    data = linear_processes.cohort(batch_size=None, epochs=3)
+    gradient = problems.mean(
+        [client.gradient(START) for client in linear_processes.CLIENTS],
+        [len(client.y) for client in linear_processes.CLIENTS],
+    )
+    limit = (1 - (1 - 1 / 2) ** 3) * gradient
+    gaps = []
+    for strength in (2.0**8, 2.0**11):
+        process = tff_algos.build_fed_prox(
+            linear_processes.model(),
+            SGD(1 / (2 * strength)),
+            proximal_strength=strength,
+        )
+        delta = START - problems.run(process, data)[0]
+        gaps.append(np.linalg.norm(strength * delta - limit))
+    assert gaps[0] < 0.05 * np.linalg.norm(limit)
+    assert gaps[1] == pytest.approx(gaps[0] / 8, rel=0.05)
+
+
 def test_fedproxm_with_momentum_zero_is_fedprox_to_the_bit():
     data = linear_processes.cohort(epochs=2)
     assert_same_bits(

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_algos
 from tests.testing import (
     gradma_reference,
     problems,
@@ -193,6 +194,32 @@ def test_gradma_without_memory_is_gradma_w_with_momentum_at_the_server():
     gradma_w = process("gradma_w", server_optimizer_fn=heavy_ball)
     remembering_identities.assert_close(after(gradma, *data), after(gradma_w, *data))
     assert_differ(after(gradma, *data), after(process("gradma_w"), *data))
+
+
+@pytest.mark.parametrize("name", ["gradma_s", "gradma"])
+def test_with_a_memory_for_all_clients_it_is_without_reduction_to_the_bit(name):
+    data = some_rounds()
+    assert_same_bits(process(name, memory_size=NUM_CLIENTS), process(name), *data)
+
+
+def test_gradma_s_adds_momentum_to_equal_updates():
+    # Of losses that are linear in the weights, the same wherever clients start.
+    client = problems.clients(sizes=(6,))[0]
+    gradma_s = tff_algos.build_gradma_s(
+        problems.linear_loss_model(),
+        tff.learning.optimizers.build_sgdm(0.1),
+        num_clients=3,
+        server_learning_rate=0.5,
+        server_momentum=0.25,
+    )
+    training = Training(gradma_s, 3)
+    training.round(dict.fromkeys((0, 1), client.batches(2)))
+    update = (START - training.weights) / 0.5
+    training.round(dict.fromkeys((1, 2), client.batches(2)))
+    remembering_identities.assert_close(
+        training.weights, START - 0.5 * (2 + 0.25) * update
+    )
+    assert np.linalg.norm(update) > 0.1
 
 
 @pytest.mark.parametrize("size", [NUM_CLIENTS, NUM_CLIENTS + 3])

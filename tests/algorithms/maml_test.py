@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
@@ -75,16 +74,7 @@ def test_without_local_steps_fomaml_and_maml_are_uniform_fedsgd():
 
 def test_losses_linear_in_the_weights_make_maml_fomaml_uga_and_fedsgd_the_same():
     """Their gradient is the same at all weights."""
-    plain = problems.linear_model()
-    linear = tff.learning.models.FunctionalModel(
-        initial_weights=plain.initial_weights,
-        predict_on_batch_fn=plain.predict_on_batch,
-        loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
-            output * label
-        ),
-        metrics_fns=problems.LOSS_METRICS,
-        input_spec=plain.input_spec,
-    )
+    linear = problems.linear_loss_model()
     data = linear_processes.cohort(EQUAL_CLIENTS)
     rate = {"client_learning_rate": 0.1}
     steps = {**rate, "client_steps_per_round": 4, "query": "all"}

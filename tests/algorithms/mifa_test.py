@@ -45,6 +45,16 @@ def test_mifa_of_all_clients_is_uniform_fedavg():
     assert_differ(after(process("mifa"), *some), after(fedavg, *some))
 
 
+def test_mifas_only_client_sets_the_server_model():
+    data = cohort([0])
+    expected = START
+    for _ in range(2):
+        expected = trained(0, expected)
+    remembering_identities.assert_close(
+        after(process("mifa", num_clients=1), data, data), expected
+    )
+
+
 def test_with_a_server_rate_of_zero_mifa_keeps_the_model_and_fills_its_table():
     still = process("mifa", server_optimizer_fn=tff.learning.optimizers.build_sgdm(0.0))
     training = Training(still, NUM_CLIENTS)

@@ -86,6 +86,30 @@ def test_mimelite_with_one_full_batch_step_is_heavy_ball_on_pooled_data():
     linear_processes.assert_close(weights, expected)
 
 
+@pytest.mark.parametrize("damped", [False, True])
+def test_with_one_full_batch_step_both_forms_of_mimelite_are_heavy_ball(damped):
+    # TFF's: m <- beta m + g. The paper's: m <- beta m + (1 - beta) g.
+    stage = stage_of(
+        "mimelite",
+        base_momentum=0.9,
+        damped_momentum=damped,
+        client_steps_per_round=None,
+        client_epochs_per_round=1,
+        client_batch_size=max(SIZES),
+    )
+    data, _ = data_of(stage)
+    weights, _ = problems.run(stage.process, data, data, data)
+    pooled = problems.Client(
+        *(np.concatenate([getattr(c, n) for c in local_steps.CLIENTS]) for n in "xy")
+    )
+    expected, momentum = START, 0.0
+    for _ in range(3):
+        gradient = pooled.gradient(expected)
+        momentum = 0.9 * momentum + (1 - 0.9 if damped else 1.0) * gradient
+        expected = expected - RATE * momentum
+    linear_processes.assert_close(weights, expected)
+
+
 def test_mimelites_full_gradient_is_over_the_clients_examples():
     stage = stage_of("mimelite", base_momentum=0.5)
     data, _ = data_of(stage)

@@ -58,6 +58,26 @@ def test_q_fedavg_with_q_zero_is_uniform_fedavg_whatever_lipschitz(lipschitz):
     assert_differ(after(fair_processes.process("qfedavg"), data), after(uniform, data))
 
 
+def test_q_fedavg_of_equal_losses_and_norms_is_a_shorter_step_of_uniform_fedavg():
+    # A client whose inputs are mirrored in a plane that the weights lie in has the same
+    # losses; its updates are mirrored.
+    client, normal = CLIENTS[0], np.array([1.0, 0.0, 0.0, 0.0, 1.0])
+    assert normal @ START[:-1] == 0
+    mirrored = problems.Client(client.x - np.outer(client.x @ normal, normal), client.y)
+    data = fair_processes.cohort([client, mirrored])
+    delta, other = (delta_of(each, START) for each in (client, mirrored))
+    assert_differ(delta, other)
+    q, lipschitz, loss = 2.0, 10.0, mean_loss(client, START)
+    square = lipschitz**2 * delta @ delta
+    uniform = fair_processes.process("fedavg", client_weighting=UNIFORM)
+    step = lipschitz * loss / (q * square + lipschitz * loss)
+    fair_rounds.assert_close(
+        after(fair_processes.process("qfedavg", q=q, lipschitz=lipschitz), data),
+        START + step * (after(uniform, data) - START),
+    )
+    assert step < 0.9
+
+
 @pytest.mark.parametrize("reduction", ["mean", "total"])
 @pytest.mark.parametrize(
     "length", [{}, {"client_steps_per_round": None, "client_epochs_per_round": 3}]

@@ -163,6 +163,23 @@ def test_invalid_clients_are_as_good_as_absent(name):
         assert all(np.any(row) for row in rows[:4]) and not np.any(rows[4:])
 
 
+@pytest.mark.parametrize("name", ["scaffold", "gradma_s", "gradma_w"])
+def test_a_client_whose_update_is_zero_counts_in_the_mean(name):
+    start = problems.initial_vector()
+    # Of inputs of zero the model predicts its bias.
+    content = problems.Client(
+        np.zeros((8, problems.NUM_FEATURES)), np.full(8, start[-1])
+    )
+    data, alone = cohort(), {4: content.batches(2, 2)}
+    np.testing.assert_array_equal(after(process(name), alone), start)
+    # SCAFFOLD's clients count alike.
+    share = 4 / 5 if name == "scaffold" else 22 / 30
+    remembering_identities.assert_close(
+        after(process(name), data | alone) - start,
+        share * (after(process(name), data) - start),
+    )
+
+
 def assert_changes_nothing(process, first, rejected):
     """Asserts that a round is rejected, and the next one goes on without it."""
     training = run(process, NUM_CLIENTS, first)

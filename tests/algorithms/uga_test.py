@@ -63,6 +63,22 @@ def test_uga_with_idle_clients_tends_to_fedsgd():
     assert_close(idle, fedsgd, rtol=1e-7, atol=1e-7)
 
 
+def test_uga_with_one_step_is_per_fedavg_with_the_same_data_in_both_roles():
+    # E = 2 epochs of one batch: one step, then the gradient of the same examples.
+    data = linear_processes.cohort(EQUAL_CLIENTS, batch_size=None)
+    weights, _ = problems.run(uga(epochs=2), data, data)
+    expected = START
+    for _ in range(2):
+        gradients = []
+        for client in EQUAL_CLIENTS:
+            adapted = expected - f32(0.1) * client.gradient(expected)
+            jacobian = np.eye(6) - f32(0.1) * numpy_rounds.hessian(client)
+            gradients.append(jacobian @ client.gradient(adapted))
+        expected = expected - np.mean(gradients, axis=0)
+    assert_exact(weights, expected)
+    assert_exact(problems.run(maml(1), data, data)[0], expected)
+
+
 def test_uga_is_maml_with_as_many_steps_and_all_examples_for_query():
     # 6 examples, batches of 2: an epoch is 3 steps on every client.
     data = linear_processes.cohort(EQUAL_CLIENTS)

@@ -32,6 +32,16 @@ def test_a_weight_does_not_fall_below_zero():
     np.testing.assert_allclose(found, [0.0, 1.0], atol=1e-12)
 
 
+def test_weights_concentrate_on_the_largest_loss_as_the_rate_grows():
+    losses = [1.0, 3.0, 2.0]
+    found = [
+        ascend([1 / 3] * 3, losses, [True] * 3, rate)[1]
+        for rate in (0.0, 0.01, 0.1, 0.3, 1.0)
+    ]
+    assert found == sorted(found) and found[0] == pytest.approx(1 / 3)
+    assert found[-1] == pytest.approx(1.0, rel=1e-12)
+
+
 def test_equal_losses_change_nothing():
     found = ascend([0.5, 0.2, 0.3], [7.0] * 3, [True] * 3, 0.2)
     np.testing.assert_allclose(found, [0.5, 0.2, 0.3], rtol=1e-12)

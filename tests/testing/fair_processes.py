@@ -23,9 +23,9 @@ def fed_meta(model, client_optimizer, server_optimizer):
     )
 
 
-def fed_sgd(model, client_optimizer, server_optimizer):
+def fed_sgd(model, client_optimizer, server_optimizer, **kwargs):
     del client_optimizer
-    return tff_algos.build_fed_sgd(model, server_optimizer)
+    return tff_algos.build_fed_sgd(model, server_optimizer, **kwargs)
 
 
 def without_client_optimizer(build, **kwargs):
@@ -43,9 +43,11 @@ AFL = {"num_clients": 7, "mixture_learning_rate": 0.3, "returned_model": "last"}
 BUILDERS = {
     "fedavg": (tff_algos.build_fed_avg, {}),
     "fedprox": (tff_algos.build_fed_prox, {"proximal_strength": 0.5}),
+    "fedshare": (tff_algos.build_fed_share, {}),
     "fedmeta": (fed_meta, {}),
     "fedsgd": (fed_sgd, {}),
     "mimelite": (tff_algos.build_mime_lite, {}),
+    "reptile": (tff_algos.build_reptile, {}),
     "uga": (
         without_client_optimizer(
             tff_algos.build_unbiased_gradient_aggregation, client_epochs_per_round=2
@@ -54,6 +56,10 @@ BUILDERS = {
     ),
     "maml": (
         without_client_optimizer(tff_algos.build_maml, client_steps_per_round=2),
+        {},
+    ),
+    "fomaml": (
+        without_client_optimizer(tff_algos.build_fomaml, client_steps_per_round=2),
         {},
     ),
     "fedmgda": (tff_algos.build_fed_mgda, {}),

@@ -61,6 +61,23 @@ def linear_model(dtype=np.float64) -> tff.learning.models.FunctionalModel:
     )
 
 
+def linear_loss_model() -> tff.learning.models.FunctionalModel:
+    """The model with a loss linear in the weights: gradients are the same at all."""
+    model = linear_model()
+
+    def loss(output, label, sample_weight=None):
+        del sample_weight
+        return tf.reduce_mean(output * label)
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=_predict,
+        loss_fn=loss,
+        metrics_fns=LOSS_METRICS,
+        input_spec=model.input_spec,
+    )
+
+
 def initial_vector(dtype=np.float64) -> np.ndarray:
     """The linear model's initial weights as one vector: features, then bias."""
     trainable, _ = linear_model(dtype).initial_weights

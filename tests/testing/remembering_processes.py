@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tests.testing import block_problems, problems
 from tests.testing.remembering_cohorts import Cohort
+from tff_algos import clients
 from tff_algos.models.block_model import Block, BlockModel
 from tff_algos.models.variable_model import FunctionalVariableModel
 
@@ -133,7 +134,7 @@ def process(
       model: "linear" or "blocks", in float64; "linear32"; "variable", the linear one
         with its weights in variables; "statistics", the linear one with the mean of the
         last batch's inputs for a non-trainable weight; "frozen", the linear one with a
-        frozen infinite weight.
+        frozen infinite weight; "attacked", the algorithm's own for attacked batches.
       **changes: Arguments of its builder.
     """
     models = {
@@ -143,6 +144,7 @@ def process(
         "blocks": block_problems.block_model,
         "statistics": linear_model_with_statistics,
         "frozen": linear_model_with_a_frozen_weight,
+        "attacked": lambda: clients.attacked_model(models[model_of(name)]()),
     }
     build, kwargs = _BUILDERS[name]
     return build(models[model or model_of(name)](), SGD(0.1), **kwargs | changes)
@@ -152,9 +154,9 @@ def cohort(
     numbers=(0, 1, 2, 3), model: str = "linear", batch_size=BATCH, epochs=EPOCHS
 ) -> Cohort:
     """Returns the batches of clients by their numbers."""
-    clients = BLOCK_CLIENTS if model == "blocks" else CLIENTS
+    own = BLOCK_CLIENTS if model == "blocks" else CLIENTS
     dtype = np.float32 if model == "linear32" else np.float64
-    return {k: clients[k].batches(batch_size, epochs, dtype) for k in numbers}
+    return {k: own[k].batches(batch_size, epochs, dtype) for k in numbers}
 
 
 def some_rounds(model: str = "linear") -> list[Cohort]:

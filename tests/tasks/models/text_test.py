@@ -96,6 +96,12 @@ def test_text_model_equals_tffs_keras_model_where_the_target_is_no_padding():
     _assert_equal_where_no_padding(model, task.model_fn(), x, y)
 
 
+@pytest.mark.parametrize(("vocab_size", "expected"), [(80, 817_872), (86, 819_462)])
+def test_text_model_has_the_published_sizes(vocab_size, expected):
+    model = text.build_lstm_model(vocab_size)
+    assert task_models.num_weights(model) == expected
+
+
 def test_word_model_equals_tffs_keras_model_where_the_target_is_no_padding():
     spec = tff.simulation.baselines.ClientSpec(num_epochs=1, batch_size=2)
     task = tff.simulation.baselines.stackoverflow.create_word_prediction_task(
