@@ -49,9 +49,10 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     _refuse_channels_first(found.shape, name)
     if found.ndim == 3:
         found = found[..., np.newaxis]
-    # Copies: examples are read when they are needed, and the caller may reuse the array.
+    # Examples are read when they are needed: an array that may be reused is copied.
+    is_fixed = isinstance(features, list | tuple) or not found.flags.writeable
     if found.ndim == 4 and found.dtype == np.uint8:
-        return np.array(found)
+        return found if is_fixed else np.array(found)
     # Numbers beyond float32 become infinite, which is refused next.
     with np.errstate(over="ignore"):
         rounded = found.astype(np.float32)
@@ -64,7 +65,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         )
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
-    return rounded if same else found.astype(np.float64)
+    return rounded if same else found.astype(np.float64, copy=not is_fixed)
 
 
 def _refuse_channels_first(shape: Sequence[int], name: str) -> None:

@@ -264,6 +264,7 @@ class Format:
             kind = "folder" if self.argument == "DIR" else "file"
             raise TaskError(f"--task={self.name}:{path}: there is no such {kind}.")
         features, labels, clients, names = self.read(path, options)
+        features.setflags(write=False)  # So that it is not copied.
         common = [field.name for field in attrs.fields(OwnOptions)]
         task = own_data.from_arrays(
             features,

@@ -1,4 +1,4 @@
-"""A mark on aggregations that a deployment would not send, which a simulation collects.
+"""A mark on aggregations of values that a deployment would not send.
 
 Clients are simulated, so their memory passes through the computation of a round, which
 hands all clients' new rows to its caller; a deployment would send nothing. And a server

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_algos.execution import client_batches
 
 RANGE = tf.data.Dataset.range(6)
+SHUFFLED = RANGE.shuffle(6)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ RANGE = tf.data.Dataset.range(6)
         (RANGE.batch(2).repeat(3).take(2).skip(1).prefetch(1), True),
         (tf.data.Dataset.from_tensor_slices([1, 2]).map(lambda x: x + 1), True),
         (tf.data.Dataset.zip(RANGE, RANGE).filter(lambda a, b: a > b), True),
+        (RANGE.cache().shard(2, 0).take_while(lambda x: x < 3), True),
+        (RANGE.flat_map(lambda x: SHUFFLED.shard(6, x)), False),
         (RANGE.shuffle(6, seed=1), False),
         (RANGE.shuffle(6, seed=1, reshuffle_each_iteration=False).batch(2), False),
         (RANGE.map(lambda x: tf.random.uniform([]) + tf.cast(x, tf.float32)), False),

@@ -175,6 +175,28 @@ def test_data_of_which_one_reading_changes_another_are_read_in_turns(readers):
     assert _are_clients_threads(readers) == {False}
 
 
+def test_parts_of_an_order_that_stays_are_read_at_once(readers):
+    digits = _mapped(lambda d: d.reduce(ZERO, _digits))
+    fixed = tf.data.Dataset.range(8).shuffle(8, seed=1, reshuffle_each_iteration=False)
+    found = _run(digits, [fixed.shard(4, k) for k in range(4)], num_threads=2)
+    assert sorted("".join(f"{n:02d}" for n in found)) == list("01234567")
+    assert _are_clients_threads(readers[1:]) == {True}
+
+
+def test_data_whose_functions_capture_a_generator_are_read_in_turns(readers):
+    digits = _mapped(lambda d: d.reduce(ZERO, _digits))
+
+    def drawn():
+        generator = tf.random.Generator.from_seed(1)
+        data = tf.data.Dataset.range(3).map(
+            lambda x: x + generator.uniform([], maxval=7, dtype=tf.int64)
+        )
+        return _run(digits, [data.take(3) for _ in range(8)], num_threads=2)
+
+    assert drawn() == drawn()
+    assert _are_clients_threads(readers) == {False}
+
+
 def test_data_in_memory_are_read_by_the_caller(readers):
     digits = _mapped(lambda d: d.reduce(ZERO, _digits))
     context = execution.in_process_context(batch_clients=True, num_threads=2)

@@ -48,7 +48,8 @@ _T = TypeVar("_T")
 # A state, its gradient, its update and a step's intermediate values.
 _STATE_COPIES = 4
 # Memory of a chunk's batches, if all clients have as many as the first. With twice as
-# much, a worker runs the clients that it has read before it reads others.
+# much, the clients that were read run first; threads that read ahead may hold others, at
+# most two each.
 _MAX_CHUNK_DATA_BYTES = 256 << 20
 _MAX_CHUNK_CLIENTS = 1024
 _MOST_SHARES = 8

@@ -36,7 +36,6 @@ _REPEATABLE = frozenset(
         "ElementDataset",
         "_FilterDataset",
         "_FlatMapDataset",
-        "_InterleaveDataset",
         "_MapDataset",
         "_OptionsDataset",
         "_PaddedBatchDataset",
@@ -58,8 +57,10 @@ _REPEATABLE = frozenset(
 )
 
 
-# All iterators of one such dataset draw from the same generator of random numbers.
+# All iterators of one such dataset may draw from the same generator of random numbers.
 _DRAWING = frozenset(["_RandomDataset", "_ShuffleAndRepeatDataset", "_ShuffleDataset"])
+# Attributes that say whether they do; None is the default.
+_REDRAWS = {"_reshuffle_each_iteration": True, "_rerandomize": False}
 
 # Not stateful to TensorFlow, although files may change.
 _OF_FILES = frozenset(["ReadFile", "MatchingFiles"])
@@ -192,6 +193,9 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
 
 def _reads_elsewhere(function: tf.types.experimental.ConcreteFunction) -> bool:
     """Returns whether a function's results depend on more than its arguments."""
+    # A dataset that it captured may be one that shuffles.
+    if any(tensor.dtype == tf.variant for tensor in function.captured_inputs):
+        return True
     return function.function_def.signature.is_stateful or _calls(function, _OF_FILES)
 
 
@@ -219,27 +223,55 @@ def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
 def share_state(clients: Iterable[Iterable[tf.data.Dataset]]) -> bool:
     """Returns whether one client's reading changes in which order another reads.
 
-    It does if their datasets are parts of one that is shuffled with a seed.
+    It does if their datasets are parts of one that is shuffled with a seed, anew in every
+    iteration.
 
     Args:
       clients: The datasets of each client.
     """
     seen: set[int] = set()
     for datasets in clients:
-        own = {id(each) for dataset in datasets for each in _drawing(dataset)}
+        own = {id(each) for each in _sources(datasets) if _draws_anew(each)}
         if not seen.isdisjoint(own):
             return True
         seen |= own
     return False
 
 
-def _drawing(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields the datasets among a dataset and its sources that draw with a seed."""
+def _sources(datasets: Iterable[tf.data.Dataset]) -> Iterator[tf.data.Dataset]:
+    """Yields datasets and all that they are made from, each once."""
+    left, seen = list(datasets), set()
+    while left:
+        dataset = left.pop()
+        if id(dataset) not in seen:
+            seen.add(id(dataset))
+            left += dataset._inputs()
+            yield dataset
+
+
+def _draws_anew(dataset: tf.data.Dataset) -> bool:
+    """Returns whether every iteration goes on with the draws of a seed."""
+    if type(dataset).__name__ not in _DRAWING:
+        return False
+    for name, default in _REDRAWS.items():
+        redraws = getattr(dataset, name, True)
+        if not (default if redraws is None else redraws):
+            return False
     # Without a seed, both are 0, and no order can be repeated.
-    if type(dataset).__name__ in _DRAWING and (dataset._seed or dataset._seed2):
-        yield dataset
-    for source in dataset._inputs():
-        yield from _drawing(source)
+    return bool(dataset._seed or dataset._seed2)
+
+
+def has_captured_state(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a function of a dataset uses a resource or another dataset.
+
+    Such as a variable or a generator of random numbers, which other clients may share.
+    """
+    return any(
+        tensor.dtype in (tf.resource, tf.variant)
+        for source in _sources([dataset])
+        for each in source._functions()
+        for tensor in each.function.captured_inputs
+    )
 
 
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:

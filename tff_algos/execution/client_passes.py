@@ -387,6 +387,10 @@ class Workers:
 
         return self.map_in_order(run, len(work.units), one_at_a_time=work.takes_turns)
 
+    def is_serial(self, count: int) -> bool:
+        """Returns whether the caller itself would make so many calls, one by one."""
+        return self.num_threads == 1 or count <= 1 or _in_a_dataset()
+
     def describe(self) -> str:
         """Returns where the last pass ran, if not in this process, and what it sent."""
         return ""
@@ -412,7 +416,7 @@ class Workers:
         Raises:
           Exception: The exception of the first position that fails.
         """
-        if self.num_threads == 1 or count == 1 or one_at_a_time or _in_a_dataset():
+        if one_at_a_time or self.is_serial(count):
             yield from map(function, range(count))
             return
         pending: collections.deque[futures.Future] = collections.deque()

@@ -92,10 +92,15 @@ class ClientReader:
         def read(index: int) -> list[ClientBatches]:
             return self.read(inputs, positions[index])
 
-        if workers is None or not self._may_read_at_once(inputs, positions):
-            yield from map(read, range(len(positions)))
+        count = len(positions)
+        if (
+            workers is None
+            or workers.is_serial(count)
+            or not self._may_read_at_once(inputs, positions)
+        ):
+            yield from map(read, range(count))
         else:
-            yield from workers.map_in_order(read, len(positions))
+            yield from workers.map_in_order(read, count)
 
     def _may_read_at_once(self, inputs: PassInputs, positions: Sequence[int]) -> bool:
         """Returns whether threads give the same batches, and are worth their start."""
@@ -106,6 +111,7 @@ class ClientReader:
         return bool(
             datasets
             and not any(map(client_batches.may_be_spent, datasets))
+            and not any(map(client_batches.has_captured_state, datasets))
             and not self.takes_turns(inputs, positions)
         )
 

@@ -75,7 +75,8 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
-            if self.reading_seconds:
+            # Of other processes it is not known.
+            if self.reading_seconds and not self.workers:
                 threads = " in all threads" if chunks > 1 else ""
                 lines.append(
                     f"reading their data: {_duration(self.reading_seconds)}{threads}"

@@ -177,10 +177,16 @@ def fed_meta(
         raise HyperparameterError(
             "meta_fraction",
             meta_fraction,
-            f"at most {math.floor(1000 * most) / 1000:g}: D_meta would take "
+            f"at most {_rounded_down(most):g}: D_meta would take "
             f"{error.num_bytes / 1e6:.0f} MB, of at most {MAX_BYTES / 1e6:.0f} MB",
         ) from error
     return (recipe.stage(settings, process),)
+
+
+def _rounded_down(number: float) -> float:
+    """Returns a positive number with three digits."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return math.floor(number / unit) * unit
 
 
 def moon_task(task: Task, settings: Settings) -> Task:

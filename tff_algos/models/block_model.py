@@ -328,10 +328,10 @@ class BlockModel(tff.learning.models.FunctionalModel):
         return self._of((*self._blocks[:index], block, *self._blocks[index:]))
 
     def with_classifier_apart(self) -> "BlockModel":
-        """Returns this model with its last layer that has weights in the last block.
+        """Returns this model with no more than one layer that has weights in its last block.
 
-        Layers of the last block that come before it are a block of their own, so that the
-        features are the output of the penultimate layer.
+        Earlier layers of that block become a block of their own, so that the features are
+        the output of the penultimate layer.
         """
         *blocks, last = self._blocks
         layers = list(_layers(last))

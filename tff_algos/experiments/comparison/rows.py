@@ -219,7 +219,7 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the files that a pattern matches; a file's own name matches only it."""
+    """Returns the files that a pattern matches; the name of a file matches that file alone."""
     return [pattern] if pathlib.Path(pattern).is_file() else glob.glob(pattern)
 
 
