@@ -9,6 +9,7 @@ import tf_keras
 import tasks
 from tasks.models import keras_classifier
 from tff_algos import execution, experiments
+from tff_algos.experiments.errors import RunError
 from tff_algos.models import graph_prediction
 
 layers = tf_keras.layers
@@ -162,7 +163,7 @@ def test_clients_keep_the_last_layer_of_a_chain(tmp_path):
         )
     ]
     assert changed == [True, True, True, True, False, False]
-    with pytest.raises(TypeError, match="Keras models that are chains of layers"):
+    with pytest.raises(RunError, match="Keras models that are chains of layers"):
         experiments.run(
             "fedper", tasks.from_arrays(X, Y, IDS, model=_residual()), total_rounds=1
         )
