@@ -187,7 +187,7 @@ def build_gradma_s(
     )
     memory = GradientMemory(
         num_clients=num_clients,
-        memory_size=_num_rows(memory_size, num_clients),
+        memory_size=num_memory_rows(memory_size, num_clients),
         server_momentum=server_momentum,
         memory_decay=memory_decay,
         qp_margin=qp_margin,
@@ -262,7 +262,7 @@ def build_gradma(
     )
     memory = GradientMemory(
         num_clients=num_clients,
-        memory_size=_num_rows(memory_size, num_clients),
+        memory_size=num_memory_rows(memory_size, num_clients),
         server_momentum=server_momentum,
         memory_decay=memory_decay,
         qp_margin=qp_margin,
@@ -298,5 +298,6 @@ def _with_gradient_memory(
     )
 
 
-def _num_rows(memory_size: int | None, num_clients: int) -> int:
+def num_memory_rows(memory_size: int | None, num_clients: int) -> int:
+    """Returns how many clients' updates the server of GradMA-S remembers at most."""
     return num_clients if memory_size is None else min(memory_size, num_clients)

@@ -59,8 +59,6 @@ _REPEATABLE = frozenset(
 
 # All iterators of one such dataset may draw from the same generator of random numbers.
 _DRAWING = frozenset(["_RandomDataset", "_ShuffleAndRepeatDataset", "_ShuffleDataset"])
-# Attributes that say whether they do; None is the default.
-_REDRAWS = {"_reshuffle_each_iteration": True, "_rerandomize": False}
 
 # Not stateful to TensorFlow, although files may change.
 _OF_FILES = frozenset(["ReadFile", "MatchingFiles"])
@@ -253,12 +251,12 @@ def _draws_anew(dataset: tf.data.Dataset) -> bool:
     """Returns whether every iteration goes on with the draws of a seed."""
     if type(dataset).__name__ not in _DRAWING:
         return False
-    for name, default in _REDRAWS.items():
-        redraws = getattr(dataset, name, True)
-        if not (default if redraws is None else redraws):
-            return False
+    # Unless told otherwise, shuffles draw anew and random numbers do not.
+    reshuffles = getattr(dataset, "_reshuffle_each_iteration", None) is not False
+    rerandomizes = bool(getattr(dataset, "_rerandomize", True))
     # Without a seed, both are 0, and no order can be repeated.
-    return bool(dataset._seed or dataset._seed2)
+    is_seeded = bool(dataset._seed or dataset._seed2)
+    return is_seeded and reshuffles and rerandomizes
 
 
 def has_captured_state(dataset: tf.data.Dataset) -> bool:

@@ -14,6 +14,7 @@ from tasks.models.projection_head import with_projection_head
 from tasks.task import Task
 from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_share import ShareMode, with_shared_examples
+from tff_algos.algorithms.gradma import num_memory_rows
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import server_examples
 from tff_algos.experiments.declarations import Settings
@@ -264,11 +265,10 @@ def _mean_examples(task: Task, batches: BatchSpec) -> float:
 
 def gradma(recipe: Recipe, task: Task, settings: Settings) -> tuple[Stage, ...]:
     """Returns the stage of GradMA or GradMA-S."""
-    num_clients, memory_size = len(task.train_client_ids), settings["memory_size"]
-    num_rows = num_clients if memory_size is None else min(memory_size, num_clients)
+    memory_size = settings["memory_size"]
     check_server_memory(
         task.model,
-        num_rows,
+        num_memory_rows(memory_size, len(task.train_client_ids)),
         settings["memory_dtype"],
         ("memory_size", memory_size),
     )
