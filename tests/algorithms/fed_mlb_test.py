@@ -1,7 +1,12 @@
 """FedMLB: NumPy's rounds, FedAvg of the local loss alone."""
 
-import numpy as np
+import functools
 
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tff_algos
 from tests.testing import block_problems
 from tests.testing.remembering_identities import (
     after,
@@ -20,6 +25,7 @@ from tests.testing.remembering_processes import (
     some_rounds,
 )
 from tests.testing.remembering_rounds import block_rounds
+from tff_algos.hyperparameters import HyperparameterError
 
 LOSSES = {
     "local_loss_weight": 0.75,
@@ -29,7 +35,7 @@ LOSSES = {
 }
 
 
-def objective(previous, server, x, labels):
+def objective(previous, server, x, labels, splits=(1, 2)):
     """What local steps descend with `LOSSES`, in NumPy."""
     del previous
 
@@ -37,7 +43,7 @@ def objective(previous, server, x, labels):
         *features, logits = block_problems.levels(weights, x)
         hybrids = [
             block_problems.levels(server, features[start - 1], start)[-1]
-            for start in (1, 2)
+            for start in splits
         ]
         local = block_problems.log_softmax(logits / 1.5)
         targets = [block_problems.log_softmax(h / 1.5) for h in hybrids]
@@ -47,8 +53,8 @@ def objective(previous, server, x, labels):
         losses = [block_problems.cross_entropy(h, labels) for h in hybrids]
         return (
             0.75 * block_problems.cross_entropy(logits, labels)
-            + 1.25 * sum(losses) / 2
-            + 2.0 * sum(divergences) / 2
+            + 1.25 * np.mean(losses)
+            + 2.0 * np.mean(divergences)
         )
 
     return value
@@ -59,6 +65,35 @@ def test_fedmlbs_rounds_are_numpys():
     *_, norms = block_rounds(fed_mlb, objective, clip=1.5)
     # Some of them were clipped.
     assert min(norms) < 1.4 and max(norms) > 1.6
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_fedmlbs_local_model_branches_where_it_is_told(split):
+    fed_mlb = process("fedmlb", gradient_clip_norm=None, splits=str(split), **LOSSES)
+    block_rounds(fed_mlb, functools.partial(objective, splits=[split]))
+
+
+def test_fedmlbs_default_splits_are_all_blocks_but_the_last():
+    data = some_rounds("blocks")
+    every = process("fedmlb", splits="2,1", **LOSSES)
+    assert_close(after(every, *data), after(process("fedmlb", **LOSSES), *data))
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        ("1,3", "splits='?1,3'? .*numbers out of 1, 2 for a model of 3 blocks"),
+        ((2, 2), "each number once"),
+        ("1;2", "numbers of blocks, from 1, such as 1,3"),
+        ("0", "numbers of blocks, from 1, such as 1,3"),
+        (2, "splits=2 .*numbers of blocks"),
+        ((), "numbers of blocks, from 1, such as 1,3"),
+    ],
+)
+def test_splits_are_numbers_of_blocks(splits, expected):
+    model, sgd = block_problems.block_model(), tff.learning.optimizers.build_sgdm(0.1)
+    with pytest.raises(HyperparameterError, match=expected):
+        tff_algos.build_fed_mlb(model, sgd, splits=splits)
 
 
 def test_fedmlbs_client_alone_sets_the_server_model():

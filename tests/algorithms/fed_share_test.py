@@ -8,13 +8,17 @@ import tff_algos
 from tests.testing import problems
 from tests.testing.linear_processes import CLIENTS, assert_close, cohort, model
 from tests.testing.local_steps import (
+    BATCH,
+    RATE,
     SIZES,
     assert_exact,
     data_of,
     run,
     stage_of,
+    task,
     trained,
 )
+from tff_algos.experiments import catalog, cohorts
 from tff_algos.hyperparameters import HyperparameterError
 
 SGD = tff.learning.optimizers.build_sgdm
@@ -85,6 +89,41 @@ def test_shared_examples_are_split_among_clients_or_everyones():
     *_, split = _data_of_stage(1, share_mode="split")
     assert set(everyones) == {sum(split)} and sum(split) > 3
     assert max(split) - min(split) <= 1
+
+
+def test_a_warm_start_is_the_servers_training_on_the_shared_set():
+    chosen = {"total_rounds": 5, "clients_per_round": 3, "client_batch_size": BATCH}
+    chosen |= {"client_learning_rate": RATE, "shared_fraction": 0.5}
+    warm_start, rest = _stages(warm_start_rounds=2, **chosen)
+    assert (warm_start.num_rounds, rest.num_rounds) == (2, 3)
+    (alone,) = _stages(**chosen)
+    assert alone.num_rounds == 5
+
+    state, expected = warm_start.process.initialize(), START
+    for round_num in (1, 2):
+        (data,) = cohorts.cohort_datasets(warm_start, task(), 0, round_num)
+        batches = list(data.as_numpy_iterator())
+        # Each example of the shared set once.
+        np.testing.assert_array_equal(
+            np.sort(np.concatenate([y for _, y in batches])),
+            np.sort(warm_start.pooled_examples[1]),
+        )
+        expected = trained(expected, batches)
+        state = warm_start.process.next(state, [data]).state
+    assert_exact(problems.vector_of(warm_start.process, state), expected)
+
+
+def _stages(**chosen):
+    recipe = catalog.get("fedshare")
+    return recipe.stages(task(), recipe.resolve("linear", {}, chosen))
+
+
+def test_a_warm_start_takes_no_more_than_all_rounds():
+    _stages(warm_start_rounds=5, total_rounds=5)
+    with pytest.raises(
+        HyperparameterError, match="warm_start_rounds=6 .*at most --total_rounds=5"
+    ):
+        _stages(warm_start_rounds=6, total_rounds=5)
 
 
 def test_shared_examples_cannot_be_left_out_of_weights_that_do_not_count():

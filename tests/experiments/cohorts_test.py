@@ -10,6 +10,7 @@ from tests.testing import tiny_task
 from tff_algos.clients.batching import BatchSpec
 from tff_algos.experiments import cohorts
 from tff_algos.experiments.errors import CohortSizeError
+from tff_algos.experiments.stage import Stage
 
 IDS = [f"client {n}" for n in range(50)]
 
@@ -54,8 +55,8 @@ def test_a_cohort_may_be_everyone_but_not_more():
 
 def test_nothing_keeps_a_task_after_its_runs():
     task = tiny_task.make.__wrapped__()
-    spec = BatchSpec(batch_size=2, num_epochs=None, num_steps=1)
-    cohorts.pooled_batches(task, spec, 0, 1)
+    stage = _pooled_stage(BatchSpec(batch_size=2, num_steps=1))
+    cohorts.cohort_datasets(stage, task, 0, 1)
     assert cohorts.positions(task)[task.train_client_ids[1]] == 1
     assert cohorts.positions(task) is cohorts.positions(task)
     kept = weakref.ref(task)
@@ -64,14 +65,38 @@ def test_nothing_keeps_a_task_after_its_runs():
     assert kept() is None
 
 
+def _pooled_stage(batches, pooled_examples=None):
+    return Stage(
+        name="pooled",
+        process=None,
+        num_rounds=2,
+        clients_per_round=None,
+        batches=batches,
+        pooled_examples=pooled_examples,
+    )
+
+
 def test_pooled_batches_take_every_example_once_before_any_twice():
     task = tiny_task.make()
     total = sum(len(task.examples(c, "train")[1]) for c in task.train_client_ids)
-    spec = BatchSpec(batch_size=1, num_steps=total)
-    points = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
+    stage = _pooled_stage(BatchSpec(batch_size=1, num_steps=total))
+
+    def points_of(round_num):
+        (batches,) = cohorts.cohort_datasets(stage, task, 0, round_num)
+        return [tuple(x.numpy()[0]) for x, _ in batches]
+
+    points = points_of(1)
     assert len(set(points)) == total
     own = [task.examples(client_id, "train")[0] for client_id in task.train_client_ids]
     assert set(points) == {tuple(x) for x in np.concatenate(own)}
-    again = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 1)]
-    later = [tuple(x.numpy()[0]) for x, _ in cohorts.pooled_batches(task, spec, 0, 2)]
+    again, later = points_of(1), points_of(2)
     assert points == again and points != later and set(points) == set(later)
+
+
+def test_a_stage_may_have_pooled_examples_of_its_own():
+    examples = np.arange(14.0).reshape(7, 2), np.arange(7)
+    stage = _pooled_stage(BatchSpec(batch_size=3, num_epochs=1), examples)
+    (batches,) = cohorts.cohort_datasets(stage, tiny_task.make(), 0, 1)
+    labels = [y.numpy() for _, y in batches]
+    assert [len(each) for each in labels] == [3, 3, 1]
+    assert sorted(np.concatenate(labels)) == list(range(7))

@@ -57,6 +57,25 @@ def test_it_leaves_the_command_lines_folder_and_numbers(result, tmp_path, capfd)
     }
 
 
+def test_only_the_rounds_after_a_warm_start_have_clients(tmp_path):
+    experiments.run(
+        "fedshare",
+        "adult",
+        data="generated",
+        output_dir=tmp_path,
+        warm_start_rounds=1,
+        attack="scale_update:2",
+        client_dropout=0.01,
+        track_improvement=True,
+        **SETTINGS,
+    )
+    first, second = read_rows(tmp_path / "metrics.csv")
+    assert (first["stage"], second["stage"]) == ("warm_start", "fedshare")
+    assert first["train/num_examples"] > 0
+    clients = {"bytes_up", "bytes_down", "improved_clients"}
+    assert not clients & set(first) and clients <= set(second)
+
+
 def test_metrics_are_arrays_by_round(result):
     assert result.rounds_done == 2 and result.stopped_by is None
     losses = result.metrics["train/loss"]

@@ -96,6 +96,20 @@ def test_pooled_training_has_batches_alone(make_spec):
     assert text.endswith(": 2 rounds, 100 batches of the pooled examples each.")
 
 
+def test_a_warm_start_has_batches_of_the_shared_set(make_spec):
+    spec = make_spec(
+        "fedshare", total_rounds=2, clients_per_round=3, shared_fraction=0.5,
+        client_batch_size=4, warm_start_rounds=1,
+    )  # fmt: skip
+    text = outlook.describe(spec, 0)
+    num_shared = len(spec.stages[0].pooled_examples[1])
+    assert (
+        f": 1 round of warm_start, {-(-num_shared // 4)} batches of the pooled examples "
+        "each; then 1 round of fedshare, 3 of 8 clients in each" in text
+    )
+    assert outlook.batches_by_round(spec)[0] == -(-num_shared // 4)
+
+
 def test_a_server_that_remembers_much_says_so_and_what_helps(make_spec, monkeypatch):
     spec = make_spec("mifa", clients_per_round=4)
     assert "remembers" not in outlook.describe(spec, 0)

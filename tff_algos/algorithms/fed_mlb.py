@@ -18,6 +18,7 @@ Cost per round: FedAvg's communication. A local step evaluates one hybrid model 
 block, forward and backward.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from tff_algos import client_works
@@ -36,7 +37,7 @@ from tff_algos.algorithms.arguments import (
 )
 from tff_algos.algorithms.composition import compose
 from tff_algos.client_works import BranchLosses
-from tff_algos.hyperparameters import checked, hparam
+from tff_algos.hyperparameters import Form, HyperparameterError, checked, hparam
 from tff_algos.models import BlockModel
 from tff_algos.optimizers import build_heavy_ball
 
@@ -44,6 +45,25 @@ LocalLossWeight = Annotated[float, hparam(low=0, symbol="lambda_1")]
 HybridLossWeight = Annotated[float, hparam(low=0, symbol="lambda_2")]
 DistillationWeight = Annotated[float, hparam(low=0, symbol="lambda_3")]
 DistillationTemperature = Annotated[float, hparam(above=0, symbol="T")]
+_SPLITS = Form("[1-9][0-9]*(,[1-9][0-9]*)*", "numbers of blocks, from 1, such as 1,3")
+
+
+def _check_splits(splits: str | Sequence[int]) -> None:
+    if not isinstance(splits, Sequence):
+        raise HyperparameterError("splits", splits, _SPLITS.expected)
+    numbers = splits if isinstance(splits, str) else ",".join(map(str, splits))
+    _SPLITS.check("splits", numbers)
+    if len(set(_numbers(numbers))) < len(_numbers(numbers)):
+        raise HyperparameterError("splits", numbers, "each number once")
+
+
+def _numbers(splits: str | Sequence[int] | None) -> tuple[int, ...] | None:
+    if isinstance(splits, str):
+        return tuple(map(int, splits.split(",")))
+    return None if splits is None else tuple(splits)
+
+
+Splits = Annotated[str | None, hparam(form=_SPLITS, check=_check_splits)]
 
 
 @checked
@@ -56,6 +76,7 @@ def build_fed_mlb(
     hybrid_loss_weight: HybridLossWeight = 1.0,
     distillation_weight: DistillationWeight = 1.0,
     distillation_temperature: DistillationTemperature = 1.0,
+    splits: Splits = None,
     gradient_clip_norm: GradientClipNorm = 10.0,
     client_weighting: ClientWeighting = BY_NUM_EXAMPLES,
     client_learning_rate_decay: ClientLearningRateDecay = 1.0,
@@ -74,6 +95,8 @@ def build_fed_mlb(
       hybrid_loss_weight: Weight of the hybrid models' losses.
       distillation_weight: Weight of the divergence from the hybrid models' predictions.
       distillation_temperature: Temperature of the predictions.
+      splits: Numbers of the blocks, from 1, after which the local model branches into
+        the server's blocks, such as 1,3; by default all blocks but the last.
       gradient_clip_norm: Largest L2 norm of a local step's gradient, 10 as in the
         authors' code; None for no limit.
 
@@ -92,6 +115,7 @@ def build_fed_mlb(
             hybrid_loss_weight=hybrid_loss_weight,
             distillation_weight=distillation_weight,
             distillation_temperature=distillation_temperature,
+            splits=_numbers(splits),
         ),
         gradient_clip_norm=gradient_clip_norm,
         client_weighting=client_weighting,
@@ -117,6 +141,7 @@ def build_fed_mlb_m(
     hybrid_loss_weight: HybridLossWeight = 1.0,
     distillation_weight: DistillationWeight = 1.0,
     distillation_temperature: DistillationTemperature = 1.0,
+    splits: Splits = None,
     gradient_clip_norm: GradientClipNorm = 10.0,
     server_learning_rate: ServerLearningRate = 1.0,
     server_momentum: ServerMomentum = 0.9,
@@ -149,6 +174,7 @@ def build_fed_mlb_m(
         hybrid_loss_weight=hybrid_loss_weight,
         distillation_weight=distillation_weight,
         distillation_temperature=distillation_temperature,
+        splits=splits,
         gradient_clip_norm=gradient_clip_norm,
         client_weighting=client_weighting,
         client_learning_rate_decay=client_learning_rate_decay,

@@ -4,6 +4,8 @@ Kim, Kim, Han: "Multi-Level Branched Regularization for Federated Learning", ICM
 arXiv 2207.06936 (FedMLB).
 """
 
+from collections.abc import Sequence
+
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -11,6 +13,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import local_training
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.hyperparameters import HyperparameterError
 from tff_algos.models import local_model
 from tff_algos.models.block_model import BlockModel
 from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
@@ -27,12 +30,15 @@ class BranchLosses:
         distribution from the hybrid models', >= 0; of sequences, over the positions
         that count in the loss.
       distillation_temperature: T, > 0, of both distributions.
+      splits: The numbers of the blocks, from 1, after which the local model branches;
+        None for every block except the last.
     """
 
     local_loss_weight: float = 1.0
     hybrid_loss_weight: float = 1.0
     distillation_weight: float = 1.0
     distillation_temperature: float = 1.0
+    splits: Sequence[int] | None = None
 
     def objective(
         self, model: BlockLocalModel, server: Weights, forward: Forward
@@ -43,7 +49,7 @@ class BranchLosses:
         # FedAvg.
         if not (self.hybrid_loss_weight or self.distillation_weight):
             return total
-        outputs = hybrid_outputs(model, server, forward)
+        outputs = hybrid_outputs(model, server, forward, self.splits)
         for weight, loss in (
             (self.hybrid_loss_weight, lambda output: model.loss(output, forward.batch)),
             (
@@ -60,17 +66,26 @@ class BranchLosses:
 
 
 def hybrid_outputs(
-    model: BlockLocalModel, server: Weights, forward: Forward
+    model: BlockLocalModel,
+    server: Weights,
+    forward: Forward,
+    splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
-    """Returns the outputs of the server's later blocks for each local block's output.
+    """Returns the outputs of the server's later blocks for local blocks' outputs.
 
     They use the local model's dropout masks; batch normalization in the server's blocks
     uses its moving statistics.
+
+    Args:
+      model: The model.
+      server: The server's weights.
+      forward: The local model's pass over a batch.
+      splits: As in `BranchLosses`.
     """
     frozen = attrs.evolve(forward.mode, batch_statistics=False)
     return [
-        model.apply_blocks(server, forward.blocks.inputs[start], frozen, start).output
-        for start in range(1, model.num_blocks)
+        model.apply_blocks(server, forward.blocks.inputs[split], frozen, split).output
+        for split in (range(1, model.num_blocks) if splits is None else splits)
     ]
 
 
@@ -89,6 +104,21 @@ def divergences(
     return tf.reduce_sum(tf.exp(target) * log_ratio, axis=-1)
 
 
+def _check_splits(splits: Sequence[int] | None, num_blocks: int) -> None:
+    """Raises `HyperparameterError` for splits that a model does not have."""
+    if splits is None:
+        return
+    if not splits or not set(splits) <= set(range(1, num_blocks)):
+        valid = ", ".join(map(str, range(1, num_blocks)))
+        raise HyperparameterError(
+            "splits",
+            ",".join(map(str, splits)),
+            f"numbers out of {valid} for a model of {num_blocks} blocks"
+            if valid
+            else "none: a model of one block has no branches",
+        )
+
+
 def build_multi_level_training_client_work(
     model: BlockModel,
     optimizer: tff.learning.optimizers.Optimizer,
@@ -104,8 +134,9 @@ def build_multi_level_training_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds FedMLB's client work.
 
-    After each block except the last, the local model branches into the server's
-    remaining blocks. These are frozen; gradients flow through them into local blocks.
+    After each block except the last, or after those of `losses.splits`, the local model
+    branches into the server's remaining blocks. These are frozen; gradients flow through
+    them into local blocks.
 
     Args:
       model: A block model of a classifier; a model of one block has no branches.
@@ -121,9 +152,11 @@ def build_multi_level_training_client_work(
       A process typed as `build_local_training_client_work`'s.
 
     Raises:
+      HyperparameterError: If the model has no such splits.
       TypeError: If `model` is not a block model.
     """
     local_model.require_blocks(model)
+    _check_splits(losses.splits, model.num_blocks)
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay
     )

@@ -46,6 +46,13 @@ def _check_fed_share(settings: Settings) -> None:
             settings["count_shared"],
             "True unless --client_weighting=num_examples",
         )
+    if settings["warm_start_rounds"] > settings["total_rounds"]:
+        raise HyperparameterError(
+            "warm_start_rounds",
+            settings["warm_start_rounds"],
+            f"at most --total_rounds={settings['total_rounds']}, of which they are the "
+            "first",
+        )
 
 
 def _check_mime_lite(settings: Settings) -> None:

@@ -100,21 +100,29 @@ def _pooled_examples(task: Task) -> Examples:
     return pooled
 
 
-def pooled_batches(
-    task: Task, spec: BatchSpec, seed: int, round_num: int
-) -> tf.data.Dataset:
-    """Returns `spec.num_steps` batches of the pooled training examples.
+def pooled_examples(stage: Stage, task: Task) -> Examples:
+    """Returns what a stage without cohorts trains on.
 
-    Within a round, examples repeat only after all have appeared. The pooled examples
-    stay in memory.
+    Pooled examples of a task's clients stay in memory.
     """
-    x, y = _pooled_examples(task)
+    return stage.pooled_examples or _pooled_examples(task)
+
+
+def pooled_batches(
+    examples: Examples, spec: BatchSpec, seed: int, round_num: int
+) -> tf.data.Dataset:
+    """Returns a round's batches of pooled examples.
+
+    Within a round, examples repeat only after all have appeared.
+    """
+    x, y = examples
     generator = np.random.default_rng(derive_seed(seed, "pooled", round_num))
-    wanted = spec.batch_size * spec.num_steps
+    wanted = spec.num_processed(len(x))
     passes = -(-wanted // len(x))
     order = np.concatenate([generator.permutation(len(x)) for _ in range(passes)])
     chosen = order[:wanted]
-    return batch_examples((x[chosen], y[chosen]), attrs.evolve(spec, shuffle=False), 0)
+    one_pass = attrs.evolve(spec.full_pass(), shuffle=False)
+    return batch_examples((x[chosen], y[chosen]), one_pass, 0)
 
 
 def cohort_ids(
@@ -174,7 +182,10 @@ def cohort_datasets(
       CohortSizeError: If the task has fewer training clients than the cohort.
     """
     if stage.clients_per_round is None:
-        return [pooled_batches(task, stage.batches, seed, round_num)]
+        pooled = pooled_batches(
+            pooled_examples(stage, task), stage.batches, seed, round_num
+        )
+        return [pooled if attack is None else attack.batches(None, pooled)]
     cohort = cohort_ids(stage, task, seed, round_num, attack, dropout)
     round_seed = derive_seed(seed, "round", round_num)
     examples = stage.train_examples or functools.partial(task.examples, split="train")

@@ -86,8 +86,13 @@ class Attack:
         leaving = set(honest[max(0, len(honest) - len(missing)) :])
         return [name for name in sampled if name not in leaving] + missing
 
-    def batches(self, client_id: str, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a client's batches, with its attack if it is malicious."""
+    def batches(
+        self, client_id: str | None, batches: tf.data.Dataset
+    ) -> tf.data.Dataset:
+        """Returns batches of a client, or of the server for None.
+
+        They have an attack if the client is malicious.
+        """
         malicious = client_id in self.client_ids
         told = {_ARGUMENTS[self.kind]: self.value} if malicious else {}
         return clients.attacked_batches(batches, **told)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow_federated as tff
 
+from tff_algos.clients.batching import Examples
 from tff_algos.execution import types
 from tff_algos.experiments import cohorts, step_time
 from tff_algos.experiments.periodic_evaluation import is_due
@@ -97,22 +98,23 @@ def _batches_per_round(spec: RunSpec, stage: Stage, round_num: int) -> int:
     """Returns the batches of a round, by those of some of its clients."""
     if stage.batches.num_steps is not None:
         return (stage.clients_per_round or 1) * stage.batches.num_steps
+    if stage.clients_per_round is None:
+        return _num_batches(stage, cohorts.pooled_examples(stage, spec.task))
     cohort = cohorts.sample_cohort(
         spec.task.train_client_ids,
         stage.clients_per_round,
         spec.options.seed,
         round_num,
     )
-    counts = [_num_batches(spec, stage, name) for name in cohort[:_MAX_COUNTED]]
+    examples = stage.train_examples or functools.partial(
+        spec.task.examples, split="train"
+    )
+    counts = [_num_batches(stage, examples(name)) for name in cohort[:_MAX_COUNTED]]
     return round(statistics.fmean(counts) * stage.clients_per_round)
 
 
-def _num_batches(spec: RunSpec, stage: Stage, client_id: str) -> int:
-    if stage.train_examples is not None:
-        x, _ = stage.train_examples(client_id)
-    else:
-        x, _ = spec.task.examples(client_id, "train")
-    own = stage.batches.num_examples(len(x))
+def _num_batches(stage: Stage, examples: Examples) -> int:
+    own = stage.batches.num_examples(len(examples[0]))
     return stage.batches.num_epochs * math.ceil(own / stage.batches.batch_size)
 
 

@@ -129,7 +129,8 @@ class RunSpec:
         for size in sizes:
             if size is not None:
                 cohorts.check_cohort_size(self.task.train_client_ids, size)
-        pooled = None in sizes
+        # A stage without clients may precede one with clients.
+        pooled = not any(sizes)
         if self.options.client_dropout and pooled:
             raise HyperparameterError(
                 "client_dropout",

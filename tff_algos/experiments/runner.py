@@ -282,7 +282,9 @@ class _Training:
         if index != self._stage_index:
             self._enter_stage(index)
         stage = spec.stages[index]
-        before = self.weights if spec.options.track_improvement else None
+        is_pooled = stage.clients_per_round is None
+        tracks = spec.options.track_improvement and not is_pooled
+        before = self.weights if tracks else None
         traffic = execution.total_traffic()
         start = time.monotonic()
         datasets = self._cohorts.datasets(round_num)
@@ -300,7 +302,6 @@ class _Training:
         row = {"stage": stage.name, SECONDS: round(seconds, 4)}
         sent = meter.total
         # Pooled examples are in one place: handing them the model is no communication.
-        is_pooled = stage.clients_per_round is None
         if sent != execution.Communication() and not is_pooled:
             row |= {BYTES_DOWN: sent.bytes_down, BYTES_UP: sent.bytes_up}
         if traffic is not None:

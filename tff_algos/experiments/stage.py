@@ -22,13 +22,15 @@ class Stage:
       name: The stage's name in logs and metrics.
       process: The process to run in every round.
       num_rounds: The number of rounds, >= 0.
-      clients_per_round: Size of the cohort; None for one client that holds the
-        pooled examples of all training clients.
+      clients_per_round: Size of the cohort; None for one client that holds pooled
+        examples.
       sampling: "fixed" for cohorts of that size, "poisson" for cohorts whose expected
         size it is.
       batches: How each client's examples become batches.
       train_examples: Maps a client's id to its training examples; None for the task's
         training examples.
+      pooled_examples: What the one client holds that holds pooled examples; None for
+        those of all training clients.
       num_examples: Maps a client's id to the number of examples that it is weighted by;
         None for its number of training examples, n_k.
     """
@@ -40,6 +42,7 @@ class Stage:
     batches: BatchSpec
     sampling: Literal["fixed", "poisson"] = "fixed"
     train_examples: Callable[[str], Examples] | None = None
+    pooled_examples: Examples | None = None
     num_examples: Callable[[str], int] | None = None
 
     def count_examples(self, client_id: str, available: int) -> int:

@@ -12,6 +12,7 @@ import attrs
 
 from tasks.models.projection_head import with_projection_head
 from tasks.task import Task
+from tff_algos.algorithms.centralized import build_centralized
 from tff_algos.algorithms.fed_meta import build_fed_meta
 from tff_algos.algorithms.fed_share import ShareMode, with_shared_examples
 from tff_algos.algorithms.gradma import num_memory_rows
@@ -102,8 +103,9 @@ def fed_share(
     shared_fraction: Annotated[float, hparam(above=0, high=1)] = 0.01,
     share_mode: Annotated[ShareMode, hparam()] = "full",
     count_shared: Annotated[bool, hparam()] = True,
+    warm_start_rounds: Annotated[int, hparam(low=0)] = 0,
 ) -> tuple[Stage, ...]:
-    """Returns the stage of FedShare, whose shared set is drawn from the task.
+    """Returns the stages of FedShare, whose shared set is drawn from the task.
 
     Args:
       recipe: The recipe.
@@ -113,27 +115,40 @@ def fed_share(
       share_mode: Whether every client gets all of the shared set (full), or each example
         goes to one client (split).
       count_shared: Count shared examples in the number that a client is weighted by.
+      warm_start_rounds: The first of all rounds, in which the server trains alone: one
+        pass each over the shared set, by the clients' optimizer.
     """
+    shared = server_examples.draw(task, shared_fraction, "shared")
     given = {} if count_shared else {"with_num_examples": True}
-    train_examples = with_shared_examples(
-        lambda client_id: task.examples(client_id, "train"),
-        task.train_client_ids,
-        server_examples.draw(task, shared_fraction, "shared"),
-        share_mode,
-        task.seed,
-    )
     stage = recipe.stage(
         settings,
         recipe.process(task, settings, **given),
-        train_examples=train_examples,
+        num_rounds=settings["total_rounds"] - warm_start_rounds,
+        train_examples=with_shared_examples(
+            lambda client_id: task.examples(client_id, "train"),
+            task.train_client_ids,
+            shared,
+            share_mode,
+            task.seed,
+        ),
     )
-    if count_shared:
+    if not count_shared:
+
+        def num_own(client_id: str) -> int:
+            return stage.batches.num_examples(len(task.examples(client_id, "train")[0]))
+
+        stage = attrs.evolve(stage, num_examples=num_own)
+    if not warm_start_rounds:
         return (stage,)
-
-    def num_own(client_id: str) -> int:
-        return stage.batches.num_examples(len(task.examples(client_id, "train")[0]))
-
-    return (attrs.evolve(stage, num_examples=num_own),)
+    warm_start = Stage(
+        name="warm_start",
+        process=build_centralized(task.model, of(ClientOptimizer, settings).build()),
+        num_rounds=warm_start_rounds,
+        clients_per_round=None,
+        batches=BatchSpec(batch_size=settings["client_batch_size"], num_epochs=1),
+        pooled_examples=shared,
+    )
+    return warm_start, stage
 
 
 def fed_meta(
