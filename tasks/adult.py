@@ -12,6 +12,7 @@ import os
 import types
 from typing import Annotated, Literal
 
+import attrs
 import numpy as np
 
 from tasks import adult_file, array_data, download, generated_adult, partition
@@ -19,7 +20,13 @@ from tasks.array_data import Division
 from tasks.array_source import Arrays, Source
 from tasks.models import linear
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos.hyperparameters import Form, HyperparameterError, hparam, record
+from tff_algos.hyperparameters import (
+    Form,
+    HyperparameterError,
+    UnusableHyperparameterError,
+    hparam,
+    record,
+)
 from tff_algos.models.block_model import BlockModel
 
 DOCTORATE = adult_file.feature("education", "Doctorate")
@@ -76,6 +83,8 @@ class AdultOptions:
         all others), phd_off_by_one (as in the code of Hu et al.: indices off by one,
         and 1/5 of each client's people unused), iid:N, shards:K[:N] (of sorted labels)
         or dirichlet:ALPHA[:N]; N clients, 100 if omitted.
+      only_doctorate: Train on people with a doctorate alone, with --clients_per_round=1;
+        both groups are evaluated.
     """
 
     model: Annotated[Literal["linear"], hparam()] = "linear"
@@ -83,6 +92,15 @@ class AdultOptions:
     partition: Annotated[str, hparam(form=_FORM, check=_check_partition)] = (
         _BY_DOCTORATE
     )
+    only_doctorate: Annotated[bool, hparam()] = False
+
+    def __attrs_post_init__(self):
+        if self.only_doctorate and self.partition not in (_BY_DOCTORATE, _OFF_BY_ONE):
+            raise UnusableHyperparameterError(
+                "only_doctorate",
+                True,
+                f"with --partition={self.partition}: set {_BY_DOCTORATE} or {_OFF_BY_ONE}",
+            )
 
 
 def preprocess(features: np.ndarray) -> np.ndarray:
@@ -107,7 +125,7 @@ def load(options: AdultOptions, data_options: DataOptions) -> Task:
         partition.
     """
     source, arrays, notice = _load_arrays(data_options)
-    return array_data.divided_task(
+    task = array_data.divided_task(
         arrays,
         _divide(arrays, options.partition, data_options.seed),
         name=ENTRY.name,
@@ -117,6 +135,9 @@ def load(options: AdultOptions, data_options: DataOptions) -> Task:
         seed=data_options.seed,
         notice=notice,
     )
+    if options.only_doctorate:
+        return attrs.evolve(task, train_client_ids=task.train_client_ids[:1])
+    return task
 
 
 def _build_model(initializer: str, seed: int) -> BlockModel:

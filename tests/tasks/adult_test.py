@@ -123,6 +123,21 @@ class TestTask:
             ):
                 np.testing.assert_array_equal(found, wanted)
 
+    @pytest.mark.parametrize("partition", ["phd", "phd_off_by_one"])
+    def test_people_with_a_doctorate_may_train_alone(self, partition, tmp_path):
+        alone = load(tmp_path, "generated", partition=partition, only_doctorate=True)
+        both = load(tmp_path, "generated", partition=partition)
+        assert alone.train_client_ids == ("phd",)
+        assert alone.eval_client_ids == both.eval_client_ids == ("phd", "non_phd")
+        for found, wanted in zip(
+            alone.examples("phd", "train"), both.examples("phd", "train"), strict=True
+        ):
+            np.testing.assert_array_equal(found, wanted)
+        with pytest.raises(
+            HyperparameterError, match="only_doctorate=True cannot .* set phd or"
+        ):
+            load(tmp_path, "generated", partition="iid:9", only_doctorate=True)
+
     def test_the_seed_decides_a_division_among_many(self, tmp_path):
         one, again, other = (
             load(tmp_path, "generated", seed, partition="iid:9").examples(
