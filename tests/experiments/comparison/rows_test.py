@@ -1,5 +1,7 @@
 """The rows of a comparison: what each runs, and what is wrong with it."""
 
+import glob
+
 import pytest
 
 from tests.testing.made_up_runs import write_run
@@ -128,11 +130,21 @@ def test_existing_runs_may_be_beside_rows_to_run(tmp_path):
     assert [row.label for row in rows] == ["fedavg", "fedavg (run)"]
 
 
+def test_a_pattern_that_the_shell_expanded_has_the_same_rows(presets):
+    pattern = f"{presets}/*.flags"
+    expanded = sorted(glob.glob(pattern))
+    assert f"{presets}/common.flags" in expanded
+    expected = make_rows([pattern], [TASK], [], WHAT)
+    assert len(expected) == 2
+    assert make_rows(expanded, [TASK], [], WHAT) == expected
+
+
 @pytest.mark.parametrize(
     ("contenders", "common", "grid", "message"),
     [
         (["fedavgg"], [TASK], [], "--algo=fedavgg is unknown, did you mean fedavg"),
         (["{}/x*"], [], [], "/x. is not a flag file; .* has fedavg.flags, uga.flags"),
+        (["{}/common.flags"], [], [], "/common.flags has what rows share; .* has fed"),
         (["{}/z/*"], [], [], "/z/. is not a flag file; there is no folder .*/z.$"),
         (["{}/run"], [TASK], [], "there is no .*/run; expected an algorithm, a flag"),
         (["nothing"], [TASK], [], r"--algo=nothing is unknown\. One of: centralized, "),

@@ -106,6 +106,7 @@ def make_rows(
         raise ComparisonError(
             "nothing to compare: name algorithms, flag files or folders of runs."
         )
+    contenders = _without_shared(contenders)
     points = list(_points(grid))
     _check_names(grid, what)
     rows: dict[Row, _Settings] = {}
@@ -213,9 +214,25 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
         there = f"{folder} has {', '.join(names) or 'none'}"
         if not folder.is_dir():
             there = f"there is no folder {folder}"
-        raise ComparisonError(f"{contender} is not a flag file; {there}.")
+        is_shared = pathlib.Path(contender).is_file()
+        fault = "has what rows share" if is_shared else "is not a flag file"
+        raise ComparisonError(f"{contender} {fault}; {there}.")
     for path in paths:
         yield path.stem, (f"--flagfile={path}",)
+
+
+def _without_shared(contenders: Sequence[str]) -> list[str]:
+    """Returns the contenders without those that a pattern of them leaves out.
+
+    So a pattern that the shell expands has the same rows as a quoted one.
+    """
+    paths = [pathlib.Path(each) for each in contenders]
+    rows = {path.parent for path in paths if path.name != _COMMON_FILE}
+    return [
+        contender
+        for contender, path in zip(contenders, paths, strict=True)
+        if path.name != _COMMON_FILE or path.parent not in rows
+    ]
 
 
 def matching(pattern: str) -> list[str]:
