@@ -5,13 +5,15 @@ import signal
 import threading
 import time
 
+import attrs
 import pytest
 
 from tests.testing.made_up_runs import write_run
 from tests.testing.programs import Program
+from tff_algos.experiments import declarations
 from tff_algos.experiments.comparison import runs as runs_lib
 from tff_algos.experiments.comparison.errors import ComparisonError
-from tff_algos.experiments.comparison.rows import Row
+from tff_algos.experiments.comparison.rows import Row, make_rows
 from tff_algos.experiments.comparison.runs import (
     execute_all,
     make_runs,
@@ -72,6 +74,23 @@ def test_runs_that_are_done_are_not_run_again(tmp_path):
     assert [r.rows for of in again.values() for r in of] == [
         r.rows for of in outcomes.values() for r in of
     ]
+
+
+def test_runs_of_presets_keep_what_was_published_when_they_are_compared_again(tmp_path):
+    plain = Row(label="fedavg", arguments=("--algo=fedavg",))
+    preset = attrs.evolve(plain, published="63.34 (4.32)")
+    execute_all(make_runs([preset], 1, tmp_path), 1, _nothing, Program())
+    folder = tmp_path / "fedavg+seed=0"
+    (again,) = make_rows([str(folder)], [], [], declarations.load())
+    assert again.published == "63.34 (4.32)"
+    # It is the run of the same flags still, whatever is published.
+    for row in (preset, plain, attrs.evolve(plain, published="63.4")):
+        (run,) = make_runs([row], 1, tmp_path)
+        assert run.is_done
+        runs_lib.check_folders([run])
+    changed = attrs.evolve(preset, arguments=("--algo=fedprox",))
+    with pytest.raises(ComparisonError, match=r"another run \(--algo=fedavg\)"):
+        runs_lib.check_folders(make_runs([changed], 1, tmp_path))
 
 
 def test_runs_with_other_flags_are_left_to_the_command_line(tmp_path):

@@ -15,6 +15,9 @@ from tff_algos.experiments import run_flags
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.files import CONFIG_FILE, FINGERPRINT
 
+# The flag file of a completed run of a comparison, in its folder; identifies it.
+DONE_FILE = "done.flags"
+
 
 def read_settings(folder: pathlib.Path) -> Mapping[str, Any]:
     """Reads the flags of a run, by name.
@@ -69,9 +72,9 @@ class _Runs:
 
 def published(folder: pathlib.Path) -> str | None:
     """Returns what the flag file of a run says was published; None if nothing does."""
-    names = run_flags.values_of("flagfile", _read_config(folder).command)
-    path = next(map(pathlib.Path, names), None)
-    return first_comment(path) if path and path.is_file() else None
+    named = run_flags.values_of("flagfile", _read_config(folder).command)
+    paths = (path for path in (*map(pathlib.Path, named), folder / DONE_FILE))
+    return next((first_comment(path) for path in paths if path.is_file()), None)
 
 
 def first_comment(path: pathlib.Path) -> str | None:

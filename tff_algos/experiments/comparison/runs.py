@@ -16,13 +16,12 @@ from tasks.task import TaskError
 from tff_algos.experiments import files
 from tff_algos.experiments.comparison.columns import Results, read_results
 from tff_algos.experiments.comparison.errors import ComparisonError
+from tff_algos.experiments.comparison.existing_runs import DONE_FILE, first_comment
 from tff_algos.experiments.comparison.here import ProgramHere
 from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row
 
 _NUM_LOG_LINES = 10
-# The file with the flags of a completed run, in its folder, which identifies it.
-_DONE_FILE = "done.flags"
 LOG_FILE = "log.txt"
 _MAX_NAME_BYTES = 200
 
@@ -66,12 +65,25 @@ class Run:
         """Whether it is complete with these flags."""
         if self.row.folders:
             return True
-        done = self.folder / _DONE_FILE
+        done = self.folder / DONE_FILE
         return (
             (self.folder / "summary.json").exists()
             and done.exists()
-            and done.read_text("utf-8") == self.flags_text
+            and _identity(done) == self.flags_text
         )
+
+    def write_done(self) -> None:
+        """Writes that it is complete, with what a preset says was published."""
+        published = self.row.published
+        with files.replacing(self.folder / DONE_FILE) as file:
+            file.write(f"# {published}\n" if published else "")
+            file.write(self.flags_text)
+
+
+def _identity(done: pathlib.Path) -> str:
+    """Returns the `flags_text` of a completed run."""
+    text = done.read_text("utf-8")
+    return text if first_comment(done) is None else text.partition("\n")[2]
 
 
 def _data_version(row: Row) -> str:
@@ -104,14 +116,10 @@ def _data_version(row: Row) -> str:
 def check_folders(runs: Sequence[Run]) -> None:
     """Raises `ComparisonError` if a run's folder holds a complete run of other flags."""
     for run in runs:
-        done = run.folder / _DONE_FILE
-        if (
-            run.row.folders
-            or not done.exists()
-            or done.read_text("utf-8") == run.flags_text
-        ):
+        done = run.folder / DONE_FILE
+        if run.row.folders or not done.exists() or _identity(done) == run.flags_text:
             continue
-        before = set(done.read_text("utf-8").splitlines())
+        before = set(_identity(done).splitlines())
         differing = sorted(
             "its data" if each.startswith("#") else each
             for each in before - set(run.flags_text.splitlines())
@@ -204,8 +212,7 @@ def execute(run: Run, program: Program | ProgramHere) -> Results | None:
         log = run.folder / LOG_FILE
         if program([*run.arguments, f"--output_dir={run.folder}"], log):
             return None
-        with files.replacing(run.folder / _DONE_FILE) as file:
-            file.write(run.flags_text)
+        run.write_done()
     return read_results(run.folder)
 
 
