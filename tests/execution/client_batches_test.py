@@ -1,5 +1,6 @@
 """Clients' batches in memory: what is kept, and within which budget."""
 
+import gc
 import weakref
 
 import numpy as np
@@ -79,3 +80,13 @@ def test_batches_are_kept_within_the_budget_and_while_their_data_set_lives():
     assert len(weakref.finalize._registry) == waiting
     del second
     assert cache.num_bytes == 0
+
+
+def test_a_cache_does_not_outlive_its_owner():
+    cache, dataset = client_batches.BatchCache(max_bytes=100), tf.data.Dataset.range(6)
+    cache.read(dataset, (tf.TensorSpec([], tf.int64),))
+    kept = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert kept() is None
+    del dataset

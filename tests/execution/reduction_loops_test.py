@@ -5,6 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing import equivalence
+from tff_algos import execution
 from tff_algos.execution import reduction_loops
 
 NUMBERS = tff.SequenceType(np.int64)
@@ -125,6 +126,27 @@ def test_an_element_of_a_variable_is_read_after_the_step_before_it():
     data = list(range(4))
     found = {float(equivalence.assert_same_in_both(last, data)) for _ in range(5)}
     assert len(found) == 1
+
+
+def test_a_loop_sees_what_was_written_before_it():
+    @tff.tensorflow.computation(NUMBERS)
+    def counted(data):
+        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+        @tf.function
+        def counts(data):
+            for number in data:
+                table.insert(number, table.lookup(number) + 1)
+            total = tf.constant(0, tf.int64)
+            for number in data:
+                total += table.lookup(number)
+            return total
+
+        return counts(data)
+
+    data = tf.data.Dataset.range(7).repeat(200)
+    with execution.in_process_context():
+        assert int(counted(data)) == 7 * 200 * 200
 
 
 def test_an_element_of_a_table_is_read_after_the_step_before_it():

@@ -1,5 +1,7 @@
 """Data of clients that must not be read twice, or not from a cache."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -76,6 +78,34 @@ def test_data_that_the_work_transforms_are_read_once_too(transform):
         _run(mapped, clients)
     fine = [_once(batch, batch) for batch in ([0, 1], [0], [1, 1], [0, 0])]
     assert _run(mapped, fine) == [6.0, 2.0, 8.0, 4.0]
+
+
+@pytest.mark.parametrize("first", [0, 5, 1500, 5000])
+def test_of_data_without_end_only_what_the_work_takes_is_read(first):
+    taken = []
+
+    def endless():
+        for number in itertools.count():
+            taken.append(number)
+            yield np.int64(number)
+
+    def transformed(data):
+        return data.filter(lambda x: x >= first).take(3).reduce(np.int64(0), tf.add)
+
+    work = tff.tensorflow.computation(transformed, tff.SequenceType(np.int64))
+    mapped = tff.federated_computation(
+        lambda x: tff.federated_map(work, x),
+        tff.FederatedType(tff.SequenceType(np.int64), tff.CLIENTS),
+    )
+    clients = [
+        tf.data.Dataset.from_generator(
+            endless, output_signature=tf.TensorSpec([], tf.int64)
+        )
+        for _ in range(5)
+    ]
+    assert _run(mapped, clients) == [3 * first + 3] * 5
+    # As much again at most as was needed, of each.
+    assert len(taken) <= 5 * max(1030, 2 * (first + 10))
 
 
 def test_an_error_of_pythons_is_one_line_that_names_the_client():

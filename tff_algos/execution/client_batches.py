@@ -25,6 +25,8 @@ from tff_algos.execution.array_dataset import (
 Batch = tuple[tf.Tensor | np.ndarray, ...]
 
 _HOST = "/device:CPU:0"
+# How much of a dataset is read before it is known how much is needed.
+_MOST_ELEMENTS, _MOST_BYTES = 1024, 2**24
 
 # Dataset types without randomness, if their functions are stateless.
 _REPEATABLE = frozenset(
@@ -272,6 +274,63 @@ def has_captured_state(dataset: tf.data.Dataset) -> bool:
     )
 
 
+class Beginning:
+    """The elements of a dataset that yields them only once, as far as they were read.
+
+    A dataset may have no end, of which work takes the first elements.
+
+    Attributes:
+      fell_short: Whether more was wanted of the last `dataset` than was read.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset):
+        """Reads the first elements."""
+        self._dataset = dataset
+        with tf.device(_HOST):
+            self._iterator = iter(dataset.with_options(data_options.plain()))
+        self._batches: list[Batch] = []
+        self._has_ended = False
+        self._read(_MOST_ELEMENTS, _MOST_BYTES)
+        self.fell_short = False
+
+    def read_on(self) -> None:
+        """Reads as much as has been read."""
+        self._read(len(self._batches), self.batches.num_bytes)
+
+    def _read(self, num_elements: int, num_bytes: int) -> None:
+        for _ in range(num_elements):
+            element = next(self._iterator, None)
+            if element is None:
+                self._has_ended = True
+                return
+            batch = tuple(tf.nest.flatten(element))
+            self._batches.append(batch)
+            num_bytes -= sum(map(_num_bytes, batch))
+            if num_bytes < 0:
+                return
+
+    @property
+    def batches(self) -> ClientBatches:
+        """What was read."""
+        return _described(tuple(self._batches))
+
+    def dataset(self) -> tf.data.Dataset:
+        """Returns a dataset of what was read, which notices that more is wanted."""
+        self.fell_short = False
+        read = as_dataset(self.batches, self._dataset)
+        if self._has_ended:
+            return read
+
+        def end():
+            self.fell_short = True
+            yield from ()
+
+        spec = self._dataset.element_spec
+        return read.concatenate(
+            tf.data.Dataset.from_generator(end, output_signature=spec)
+        )
+
+
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of the batches that were read from `dataset`."""
     elements = [
@@ -286,6 +345,12 @@ def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset
         pairs = itertools.zip_longest(elements[::2], elements[1::2], fillvalue=nothing)
         elements = [first.concatenate(second) for first, second in pairs]
     return nothing.concatenate(*elements) if elements else nothing
+
+
+def _call_if_alive(method: weakref.WeakMethod, key: int) -> None:
+    found = method()
+    if found is not None:
+        found(key)
 
 
 class BatchCache:
@@ -345,7 +410,9 @@ class BatchCache:
                 return
             self._entries[key] = data
             self._num_bytes += data.num_bytes
-            finalizer = weakref.finalize(dataset, self._forget, key)
+            # A bound method would keep the cache as long as any dataset.
+            forget = weakref.WeakMethod(self._forget)
+            finalizer = weakref.finalize(dataset, _call_if_alive, forget, key)
             finalizer.atexit = False
             self._finalizers[key] = finalizer
             while self._num_bytes > self._max_bytes:

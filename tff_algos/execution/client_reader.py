@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tff_algos.execution import chunk_functions, client_batches, graph_contents
 from tff_algos.execution.array_dataset import InMemoryDataset
-from tff_algos.execution.client_batches import ClientBatches
+from tff_algos.execution.client_batches import Beginning, ClientBatches
 from tff_algos.execution.client_passes import (
     PassInputs,
     Tensors,
@@ -47,6 +47,8 @@ class ClientReader:
             for number, port in enumerate(work.fragment.inputs)
             if number in used and isinstance(port.type_signature, tff.SequenceType)
         ]
+        direct = {work.fragment.inputs[n] for n in work.data_inputs if n is not None}
+        self._transformed = {port for port in self._datasets if port not in direct}
         self._takes_turns = graph_contents.takes_turns(work.data.graph_def)
 
     def takes_turns(
@@ -130,31 +132,74 @@ class ClientReader:
         self, inputs: PassInputs, position: int
     ) -> list[ClientBatches]:
         spent = self._read_spent(inputs, position)
+        begun = self._begin(inputs, position, spent)
+        while True:
+            try:
+                read = self._read_with(inputs, position, spent, begun)
+            except Exception:
+                if not any(each.fell_short for each in begun.values()):
+                    raise
+            short = [each for each in begun.values() if each.fell_short]
+            for each in short:
+                each.read_on()
+            if not short:
+                break
+        for port, beginning in begun.items():
+            inputs.read_once.put(port, position, beginning.batches)
+        return read
+
+    def _read_with(
+        self,
+        inputs: PassInputs,
+        position: int,
+        spent: Mapping[Port, ClientBatches],
+        begun: Mapping[Port, Beginning],
+    ) -> list[ClientBatches]:
+        known = {*spent, *begun}
         variants = None
         result: list[ClientBatches] = []
         for index, source in enumerate(self._work.data_inputs):
             first = self._work.same_data[index]
-            if first < index and self._repeats(inputs, position, index, spent):
+            if first < index and self._repeats(inputs, position, index, known):
                 result.append(result[first])
                 continue
             specs = self._work.reductions[index].element_specs
             if source is None:
-                variants = variants or self._make_data(inputs, position, spent)
+                variants = variants or self._make_data(inputs, position, spent, begun)
                 result.append(client_batches.read(variants[index], specs))
                 continue
             port = self._work.fragment.inputs[source]
-            known = spent.get(port)
-            if known is None:
-                known = self._cache.read(_value(inputs, port, position), specs)
-            result.append(known)
+            whole = spent.get(port)
+            if whole is None:
+                whole = self._cache.read(_value(inputs, port, position), specs)
+            result.append(whole)
         return result
+
+    def _begin(
+        self,
+        inputs: PassInputs,
+        position: int,
+        spent: Collection[Port],
+    ) -> dict[Port, Beginning]:
+        """Begins to read datasets that may be spent and of which a part may be needed."""
+        values = {port: _value(inputs, port, position) for port in self._transformed}
+        return {
+            port: Beginning(value)
+            for port, value in values.items()
+            if port not in spent and client_batches.may_be_spent(value)
+        }
 
     def _read_spent(
         self, inputs: PassInputs, position: int
     ) -> dict[Port, ClientBatches]:
-        """Reads the datasets of a client that may yield their elements only once."""
+        """Reads the datasets of a client that may yield their elements only once.
+
+        Not those that the work transforms before it reduces what it takes of them.
+        """
         spent = {}
         for port in self._datasets:
+            if port in self._transformed:
+                continue
             value = _value(inputs, port, position)
             if self._cache.get(value) is None and client_batches.may_be_spent(value):
                 specs = tf.nest.flatten(value.element_spec)
@@ -189,6 +234,7 @@ class ClientReader:
         inputs: PassInputs,
         position: int,
         spent: Mapping[Port, ClientBatches],
+        begun: Mapping[Port, Beginning],
     ) -> Tensors:
         arguments = []
         for port, name in zip(
@@ -199,6 +245,8 @@ class ClientReader:
             value = _value(inputs, port, position)
             if port in spent:
                 value = client_batches.as_dataset(spent[port], value)
+            if port in begun:
+                value = begun[port].dataset()
             arguments.append(as_tensor(value))
         return self._read_data()(*arguments)
 

@@ -75,15 +75,18 @@ def fold_constants(graph_def: GraphDef, fetched: Iterable[str]) -> GraphDef:
     options.min_graph_nodes = -1  # Optimize graphs of any size.
     meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph_def)
     meta_graph.collection_def["train_op"].node_list.value.extend(fetched)
-    folded = tf_optimizer.OptimizeGraph(config, meta_graph)
-    # Folded constants have control inputs from the tensors that they replace. Drop
-    # those from placeholders, which are not nodes after the import.
-    fed = {f"^{node.name}" for node in folded.node if node.op == "Placeholder"}
-    for node in folded.node:
-        inputs = [name for name in node.input if name not in fed]
-        del node.input[:]
-        node.input.extend(inputs)
-    return folded
+    return tf_optimizer.OptimizeGraph(config, meta_graph)
+
+
+def drop_waits_for_inputs(graph_def: GraphDef) -> None:
+    """Lets no node wait for a placeholder, which is no node after the import.
+
+    Gradients wait for what they are given, and folded constants for what they replace.
+    """
+    fed = {f"^{node.name}" for node in graph_def.node if node.op == "Placeholder"}
+    for node in graph_def.node:
+        if not fed.isdisjoint(node.input):
+            node.input[:] = [name for name in node.input if name not in fed]
 
 
 def own_resources(graph_def: GraphDef) -> None:

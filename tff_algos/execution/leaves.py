@@ -190,6 +190,7 @@ def from_block(block: tff.framework.CompiledComputation, name: str) -> Leaf:
         fetched = [graph_contents.node_name(tensor) for tensor in outputs]
         needed = [*fetched, *filter(None, [proto.initialize_op])]
         graph_def = graph_rewrites.fold_constants(graph_def, needed)
+    graph_rewrites.drop_waits_for_inputs(graph_def)
     graph_rewrites.own_resources(graph_def)
     if proto.initialize_op:
         graph_rewrites.initialize_first(graph_def, proto.initialize_op)

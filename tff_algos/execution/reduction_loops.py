@@ -41,7 +41,7 @@ def merge_scans(graph_def: GraphDef) -> None:
             node, data = by_name[name], node_name(by_name[name].input[0])
             scan = by_name.get(data)
             if scan is not None and scan.op == "ScanDataset":
-                merged = _merge(node, _Fold.of(scan), functions, number)
+                merged = _merge(node, scan, functions, number)
                 graph_def.library.function.add().CopyFrom(merged)
                 _remove(scope, data, name)
 
@@ -71,7 +71,7 @@ def _remove(
 
 def _merge(
     node: node_def_pb2.NodeDef,
-    scan: "_Fold",
+    scan_node: node_def_pb2.NodeDef,
     functions: Mapping[str, function_pb2.FunctionDef],
     number: int,
 ) -> function_pb2.FunctionDef:
@@ -79,10 +79,13 @@ def _merge(
 
     The scan's state follows the reduction's, whose results thus keep their places.
     """
-    reduction = _Fold.of(node)
+    reduction, scan = _Fold.of(node), _Fold.of(scan_node)
     name = f"merged{number}_{node.name.replace('/', '_')}"
     function = _composed(name, scan, reduction, functions)
-    control = [tensor for tensor in node.input if tensor.startswith("^")]
+    # What had to happen before the scan's steps has to happen before these.
+    waits = itertools.chain(node.input, scan_node.input)
+    control = dict.fromkeys(tensor for tensor in waits if tensor.startswith("^"))
+    control.pop(f"^{scan_node.name}", None)
     node.input[:] = [
         scan.dataset,
         *[*reduction.initial, *scan.initial],
