@@ -52,6 +52,33 @@ def test_padding_is_with_its_value_and_has_a_gradient(num_clients):
     assert_same_as_alone(leaf, x)
 
 
+@pytest.mark.parametrize(
+    ("size", "begins"),
+    [([2], [[0], [3], [1]]), ([-1], [[2], [2], [2]]), ([5], [[0], [0], [0]])],
+)
+def test_slices_may_begin_elsewhere_for_each_client(size, begins):
+    leaf = leaf_of(
+        lambda x, begin: [tf.slice(x, begin, size)],
+        tf.TensorSpec([5], tf.float32),
+        tf.TensorSpec([1], tf.int32),
+    )
+    x = tf.random.stateless_uniform([3, 5], [1, 2])
+    assert_same_as_alone(leaf, x, tf.constant(begins))
+
+
+@pytest.mark.parametrize(
+    ("size", "begins"), [([-1], [[0], [1]]), ([2], [[0], [4]]), ([2], [[-1], [0]])]
+)
+def test_slices_that_differ_in_size_or_are_out_of_range_are_errors(size, begins):
+    leaf = leaf_of(
+        lambda x, begin: [tf.slice(x, begin, size)],
+        tf.TensorSpec([5], tf.float32),
+        tf.TensorSpec([1], tf.int32),
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        together(leaf, tf.ones([2, 5]), tf.constant(begins))
+
+
 @pytest.mark.parametrize("num_clients", [1, 3])
 @pytest.mark.parametrize(
     ("shift", "axis"), [(1, -1), (2, 0), ([1, -2], [0, -1]), ([1, 1], [1, 1])]

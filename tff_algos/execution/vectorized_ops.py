@@ -4,7 +4,8 @@ Where there is one client, TensorFlow takes the clients' axis for one of those t
 `tf.squeeze` without axes removes. It numbers the segments of all clients consecutively,
 so that a client's id that is out of range would be the next client's. It pads with
 zeros whatever the value, and a roll along a negative axis would be one along another
-axis.
+axis. Slices that begin elsewhere for each client are all as long as the longest, with
+zeros on a GPU.
 """
 
 import functools
@@ -144,6 +145,22 @@ def _convert_roll(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
     )
 
 
+def _convert_slice(pfor_input: pfor._PforInput) -> pfor.WrappedTensor:
+    """Converts a slice; if clients' begin elsewhere, all must have the same size."""
+    converted = pfor._convert_slice(pfor_input)
+    begin, is_stacked, _ = pfor_input.input(1)
+    if not is_stacked:
+        return converted
+    sizes = tf.shape(pfor_input.stacked_input(0), begin.dtype)[1:]
+    size = pfor_input.unstacked_input(2)
+    longest = tf.reduce_max(sizes - begin, axis=0)
+    ends = begin + tf.where(size < 0, longest, size)
+    fits = tf.reduce_all((begin >= 0) & (ends <= sizes))
+    message = "slices of clients differ in size, or are out of range"
+    with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
+        return pfor.wrap(tf.identity(converted.t))
+
+
 # For ops on batches, whose examples of all clients make one: which inputs are batches.
 _ON_BATCHES = {
     "ExtractImagePatches": [0],
@@ -183,6 +200,7 @@ CONVERTERS = {
     "PadV2": _convert_pad,
     "Roll": _convert_roll,
     "ScatterNd": _convert_scatter,
+    "Slice": _convert_slice,
     "Squeeze": _convert_squeeze,
     **_for_each(_convert_on_batches, _ON_BATCHES),
     **_for_each(_convert_mirror_pad, _MIRROR_PADS),
