@@ -66,6 +66,28 @@ def test_a_row_that_is_written_again_replaces_itself_and_all_later_ones(tmp_path
     assert not list(tmp_path.glob("*_temp*"))
 
 
+def test_a_row_of_known_columns_is_appended_to_the_file(tmp_path):
+    log = metrics_log.MetricsLog(tmp_path)
+    log.write(1, {"loss": 1.0, "eval/loss": 2.0})
+    before, file = log.path.read_bytes(), log.path.stat().st_ino
+    log.write(2, {"loss": 0.5})
+    log = metrics_log.MetricsLog(tmp_path)
+    log.write(3, {"loss": 0.25})
+    assert log.path.stat().st_ino == file, "the file was written anew"
+    assert log.path.read_bytes() == before + b"2,,0.5\r\n3,,0.25\r\n"
+
+
+def test_a_row_that_a_killed_run_left_unfinished_is_removed(tmp_path):
+    log = metrics_log.MetricsLog(tmp_path)
+    for round_num in (1, 2):
+        log.write(round_num, {"loss": 0.125})
+    whole = log.path.read_bytes()
+    for left in (b"3", b"3,0.1", b"3,0.125\r"):
+        log.path.write_bytes(whole + left)
+        metrics_log.MetricsLog(tmp_path)
+        assert log.path.read_bytes() == whole
+
+
 def test_rounds_to_target_is_the_first_evaluated_round_that_reaches_it():
     rows = [
         {"round": 1},
