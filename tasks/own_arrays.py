@@ -58,11 +58,11 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         rounded = found.astype(np.float32)
     bad = np.argwhere(~np.isfinite(rounded))
     if len(bad):
-        where = ", ".join(map(str, bad[0]))
-        raise TaskError(
-            f"{name}: features[{where}] is {rounded[tuple(bad[0])]}, expected finite "
-            "numbers."
-        )
+        where, value = ", ".join(map(str, bad[0])), found[tuple(bad[0])]
+        expected = "finite numbers"
+        if np.isfinite(value):
+            expected = f"numbers of at most {np.finfo(np.float32).max:.1e}"
+        raise TaskError(f"{name}: features[{where}] is {value}, expected {expected}.")
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
     return rounded if same else found.astype(np.float64, copy=not is_fixed)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tasks.task import TaskError
 from tff_algos import messages
+from tff_algos.paths import is_utf8
 
 # Folders above an image, of clients and classes.
 _MAX_DEPTH = 2
@@ -60,14 +61,12 @@ def read(
 def _check_names(folder: pathlib.Path, paths: Iterable[pathlib.Path]) -> None:
     """Raises `TaskError` for a name that no file of results could hold."""
     for path in paths:
-        name = os.fsencode(path.relative_to(folder))
-        try:
-            name.decode()
-        except UnicodeDecodeError as error:
+        name = path.relative_to(folder)
+        if not is_utf8(name):
             raise TaskError(
-                f"{folder} has {name.decode(errors='backslashreplace')}: expected names "
-                "in UTF-8; rename it."
-            ) from error
+                f"{folder} has {os.fsencode(name).decode(errors='backslashreplace')}: "
+                "expected names in UTF-8; rename it."
+            )
 
 
 def visible_files(folder: pathlib.Path) -> list[pathlib.Path]:

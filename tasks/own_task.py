@@ -4,6 +4,7 @@ import csv
 import functools
 import os
 import pathlib
+import re
 import types
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from tasks import damage, own_data, own_images, own_table
 from tasks import partition as partition_lib
 from tasks.models.by_shape import ModelId
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos import messages
+from tff_algos import messages, paths
 from tff_algos.hyperparameters import (
     HyperparameterError,
     MissingHyperparameterError,
@@ -152,16 +153,18 @@ def _check_default(
 
 
 def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
-    if not zipfile.is_zipfile(path):
-        raise TaskError(
-            f"{path} is not an npz archive, which numpy.savez writes (a single array "
-            "or a CSV file is not one)."
-        )
     wanted = {
         argument: getattr(options, argument)
         for argument in ("features", "label", "client_column")
     }
     try:
+        # By its name alone, a file that cannot be read would be none.
+        with damage.reading(), path.open("rb") as opened:
+            if not zipfile.is_zipfile(opened):
+                raise TaskError(
+                    f"{path} is not an npz archive, which numpy.savez writes (a single "
+                    "array or a CSV file is not one)."
+                )
         with damage.reading(), np.load(path, allow_pickle=False) as file:
             there = list(file.files)
             found = {n: _array(file, n) for n in wanted.values() if n in there}
@@ -206,12 +209,26 @@ def _check_array(
 
 def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
     images, labels, clients = own_images.read(path)
+    _check_class_folders(path, labels)
     if clients is not None and options.partition is not None:
         raise TaskError(
             f"--partition={options.partition}: {path} has a folder for each client, "
             "which divide the images."
         )
     return images, labels, clients, None
+
+
+def _check_class_folders(path: pathlib.Path, names: Iterable[str]) -> None:
+    """Refuses names of which numbers would be made that are other names, or no classes."""
+    classes = set(map(str, names))
+    if not all(re.fullmatch(r"[+-]?\d*\.?\d+|[+-]?\d+\.", each) for each in classes):
+        return
+    for name in sorted(classes):
+        if not re.fullmatch(r"-?\d+", name):
+            raise TaskError(
+                f"{path}: the folder of a class is called {name}, expected words or whole "
+                f"numbers: rename the folders, such as class_{name}."
+            )
 
 
 @attrs.frozen(kw_only=True)
@@ -259,10 +276,12 @@ class Format:
                 f"--data={data_options.data}: --task={self.name}:{path} is your own "
                 "data, which have no other source."
             )
-        found = path.is_dir() if self.argument == "DIR" else path.is_file()
-        if not found:
-            kind = "folder" if self.argument == "DIR" else "file"
-            raise TaskError(f"--task={self.name}:{path}: there is no such {kind}.")
+        fault = paths.fault(path, is_folder=self.argument == "DIR")
+        if fault is None and not paths.is_utf8(path):
+            fault = "its name is not in UTF-8: rename it"
+        if fault is not None:
+            task = messages.shortened(f"{self.name}:{path}")
+            raise TaskError(f"--task={task}: {fault}.")
         features, labels, clients, names = self.read(path, options)
         features.setflags(write=False)  # So that it is not copied.
         common = [field.name for field in attrs.fields(OwnOptions)]

@@ -54,6 +54,9 @@ def test_a_stopped_run_says_what_is_saved(spec, rounds, expected, capsys):
     )
     assert console._report(spec, result) == 143
     assert capsys.readouterr().err.startswith(expected)
+    spaced = attrs.evolve(result, spec=attrs.evolve(spec, output_dir="my runs/a"))
+    console._report(spaced.spec, spaced)
+    assert capsys.readouterr().err.endswith("with --output_dir='my runs/a'\n")
 
 
 def test_a_client_that_fails_is_an_error_of_one_line(monkeypatch):

@@ -75,6 +75,13 @@ def test_a_run_inside_of_an_explanation_uses_the_context_that_it_explains(capsys
     assert "1. server: 1 leaf" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["lr [0.1]", "a*", "what?", "a\\b"])
+def test_results_go_where_tensorflow_can_read_them_again(name):
+    with pytest.raises(HyperparameterError, match="output_dir=.* patterns to TensorFl"):
+        Launch(output_dir=name)
+    assert Launch(cache_dir=name).cache_dir == name
+
+
 def test_a_tilde_stands_for_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     launch = Launch(cache_dir="~/cache", output_dir="~/runs/one")

@@ -73,6 +73,7 @@ def test_named_clients_are_taken_as_they_are():
 
 def test_a_client_whose_id_is_a_number_is_a_client_and_no_share():
     assert malicious_clients.choose_clients("1", ["0", "1", "2"], 0) == ["1"]
+    assert malicious_clients.choose_clients('b, "a,c"', ["a,c", "b"], 0) == ["b", "a,c"]
 
 
 @pytest.mark.parametrize(

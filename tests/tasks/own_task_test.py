@@ -1,5 +1,9 @@
 """`--task=csv:FILE`, `npz:FILE` and `folder:DIR`, from flags to tasks."""
 
+import os
+import pathlib
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,7 +85,8 @@ def test_a_folder_becomes_a_task(folder):
     ("name", "options", "message"),
     [
         ("csv:{}/none.csv", {}, "none.csv: there is no such file"),
-        ("folder:{}/people.csv", {}, "people.csv: there is no such folder"),
+        ("folder:{}/people.csv", {}, "people.csv: it is a file, expected a folder"),
+        ("csv:{}/pictures", {}, "pictures: it is a folder, expected a file"),
         ("npz:{}/people.csv", {}, "people.csv is not an npz archive"),
         ("csv:{}/arrays.npz", {}, "cannot be read as CSV: it is compressed"),
     ],
@@ -89,6 +94,33 @@ def test_a_folder_becomes_a_task(folder):
 def test_what_does_not_fit_is_named(name, options, message, folder):
     with pytest.raises(TaskError, match=message):
         _load(name.format(folder), **options)
+
+
+@pytest.mark.parametrize("classes", [("0.1", "0.5"), ("1", "1.0"), ("+1", "2")])
+def test_folders_of_decimals_are_not_classes(classes, tmp_path):
+    for name in classes:
+        (tmp_path / name).mkdir()
+        image = tf.io.encode_png(np.zeros([2, 2, 1], np.uint8)).numpy()
+        (tmp_path / name / "a.png").write_bytes(image)
+    odd = next(name for name in sorted(classes) if not name.isdigit())
+    with pytest.raises(TaskError, match=f"class is called {re.escape(odd)}, expected"):
+        _load(f"folder:{tmp_path}", partition="iid:1")
+
+
+def test_names_that_are_not_text_are_refused(tmp_path):
+    path = tmp_path / os.fsdecode(b"m\xfcll.csv")
+    path.write_text("label,a\n0,1\n1,2\n")
+    with pytest.raises(TaskError, match="csv: its name is not in UTF-8: rename it"):
+        _load(f"csv:{path}", partition="iid:1")
+
+
+def test_an_archive_that_cannot_be_read_is_said_to_be_so(folder, monkeypatch):
+    def refuse(self, *_):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(TaskError, match="npz: .*Permission denied"):
+        _load(f"npz:{folder}/arrays.npz")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ What `experiments.cli` does once it knows that the flags ask for a run.
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ def _report(spec: RunSpec, result: RunResult) -> int:
         )
         print(
             f"Stopped {saved}; to {purpose}, run the same command with "
-            f"--output_dir={spec.output_dir}.",
+            f"--output_dir={shlex.quote(str(spec.output_dir))}",
             file=sys.stderr,
         )
         return 128 + result.stopped_by

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from tff_algos import messages
+from tff_algos import messages, paths
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import (
     REQUIRED,
@@ -302,16 +302,15 @@ def of_task(settings: Mapping[str, Settings], task: str) -> Settings:
 
 
 def check_own_data(declarations: Declarations, task: str) -> None:
-    """Raises `RunError` if a task names a file or folder that does not exist."""
+    """Raises `RunError` if a task names a file or folder that cannot be read."""
     form, _, argument = task.partition(":")
     if task in declarations.tasks or form not in declarations.formats or not argument:
         return
     path = pathlib.Path(os.path.expanduser(argument))
     is_folder = declarations.formats[form].name.endswith(":DIR")
-    if path.is_dir() if is_folder else path.is_file():
-        return
-    kind = "folder" if is_folder else "file"
-    raise RunError(f"--task={messages.shortened(task)}: there is no such {kind}.")
+    fault = paths.fault(path, is_folder=is_folder)
+    if fault is not None:
+        raise RunError(f"--task={messages.shortened(task)}: {fault}.")
 
 
 def to_json(declarations: Declarations) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 import attrs
 import tensorflow_federated as tff
 
-from tff_algos import execution
+from tff_algos import execution, paths
 from tff_algos.execution import default_context
 from tff_algos.hyperparameters import (
     HyperparameterError,
@@ -52,6 +52,12 @@ def _check_path(launch: Any, field: attrs.Attribute, value: Any) -> None:
             raise HyperparameterError(field.name, value, "a shorter path") from error
 
 
+def _check_output_dir(launch: Any, field: attrs.Attribute, value: Any) -> None:
+    _check_path(launch, field, value)
+    if value is not None and paths.is_pattern(value):
+        raise HyperparameterError(field.name, value, paths.NO_PATTERN)
+
+
 def _expanded(path: Any) -> Any:
     """Returns a path whose ~ stands for a home folder, which shells leave in flags."""
     return os.path.expanduser(path) if isinstance(path, str | os.PathLike) else path
@@ -82,7 +88,7 @@ class Launch:
         default=None, converter=_expanded, validator=_check_path
     )
     output_dir: str | pathlib.Path | None = attrs.field(
-        default=None, converter=_expanded, validator=_check_path
+        default=None, converter=_expanded, validator=_check_output_dir
     )
     resume: bool = attrs.field(default=True, validator=_check_choice)
     runtime: Runtime = attrs.field(default="in_process", validator=_check_choice)

@@ -114,6 +114,10 @@ def parse(text: str) -> tuple[str, float]:
     return kind, value
 
 
+def _names(text: str) -> list[str]:
+    return next(csv.reader([text], skipinitialspace=True), [])
+
+
 def choose_clients(
     text: str | Sequence[str] | None, client_ids: Sequence[str], seed: int
 ) -> list[str]:
@@ -127,7 +131,7 @@ def choose_clients(
     Raises:
       HyperparameterError: If there is no such client, or the share is out of range.
     """
-    listed = next(csv.reader([text]), []) if isinstance(text, str) else text or []
+    listed = _names(text) if isinstance(text, str) else text or []
     named = list(dict.fromkeys(listed))
     if named and all(name in set(client_ids) for name in named):
         return named

@@ -28,7 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
-from tff_algos import messages
+from tff_algos import messages, paths
 from tff_algos.experiments import files
 from tff_algos.experiments.errors import RunError
 from tff_algos.models import graph_prediction
@@ -402,8 +402,9 @@ def load_model(
       ModelFileError: If the folder has no such model, or it cannot be read.
     """
     folder = pathlib.Path(os.path.expanduser(run_dir))
-    if not folder.is_dir():
-        raise ModelFileError(f"there is no folder {folder}.")
+    fault = paths.fault(folder, is_folder=True)
+    if fault is not None:
+        raise ModelFileError(f"{folder}: {fault}.")
     rounds = _rounds(folder / FOLDER)
     final = folder / FOLDER / _WEIGHTS
     if round_num is None and not final.exists() and rounds:

@@ -101,6 +101,10 @@ def test_help_says_what_the_command_does(capsys):
         ),
         (["fedavg", "--task=mnist", "--seds=2"], r"did you mean --seeds\?"),
         (
+            ["fedavg", "--task=mnist", "--output_dir=runs/[a]"],
+            r"^--output_dir=runs/\[a\]: expected a path without \*, \?, \[ and ",
+        ),
+        (
             ["fedavg", "--task=mnist", "--output_dir=/dev/null/a"],
             "/dev/null/a: .*folder",
         ),

@@ -31,7 +31,6 @@ resumed, and a failed run is reported while the others go on.
 
 import itertools
 import os
-import pathlib
 import shutil
 import signal
 import sys
@@ -43,7 +42,7 @@ from tff_algos.experiments import run_flags
 from tff_algos.experiments.comparison import column_names
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.rows import (
-    default_folder,
+    folder_of,
     make_rows,
     matching,
     serialized,
@@ -110,6 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     modules = modules_of(arguments)
     what = run_flags.declared(modules)
     rows = make_rows(contenders, common, values.grid, what)
+    folder = folder_of(values.output_dir, contenders, common)
     for name in values.columns:
         column_names.parse(name)
     # These import TensorFlow, which takes seconds.
@@ -118,8 +118,6 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [columns.parse_column(name) for name in values.columns]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = values.output_dir or default_folder(contenders, common)
-    folder = pathlib.Path(os.path.expanduser(chosen))
     try:
         found = compare.run(rows, modules, values.seeds, wanted, values.jobs, folder)
     except (KeyboardInterrupt, SystemExit):

@@ -30,7 +30,7 @@ from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.comparison.here import ProgramHere
 from tff_algos.experiments.comparison.live import LiveTable
 from tff_algos.experiments.comparison.processes import Program
-from tff_algos.experiments.comparison.rows import Row, default_folder, make_rows
+from tff_algos.experiments.comparison.rows import Row, folder_of, make_rows
 from tff_algos.experiments.comparison.runs import (
     Outcomes,
     Run,
@@ -155,8 +155,7 @@ def compare(
     rows = make_rows(names, common, axes, what)
     wanted = [parse_column(name) for name in columns]
     version = here.fingerprint if here else ""
-    chosen = output_dir or default_folder(names, common, version)
-    folder = pathlib.Path(os.path.expanduser(chosen))
+    folder = folder_of(output_dir, names, common, version)
     return run(rows, modules, seeds, wanted, jobs, folder, here)
 
 

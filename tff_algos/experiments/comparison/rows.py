@@ -3,6 +3,7 @@
 import csv
 import glob
 import itertools
+import os
 import pathlib
 import types
 import zlib
@@ -12,7 +13,7 @@ from typing import Any
 import attrs
 from absl import flags
 
-from tff_algos import messages
+from tff_algos import messages, paths
 from tff_algos.experiments import declarations, files, run_flags
 from tff_algos.experiments.comparison import existing_runs
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
@@ -113,7 +114,7 @@ def make_rows(
     folders = []
     for contender in contenders:
         is_algorithm = contender in what.algorithms
-        if not is_algorithm and pathlib.Path(contender, CONFIG_FILE).is_file():
+        if not is_algorithm and _has_run(contender):
             folder = pathlib.Path(contender)
             if folder.resolve() in [each.resolve() for each in folders]:
                 raise ComparisonError(f"{contender} is there twice.")
@@ -143,6 +144,14 @@ def make_rows(
     return found
 
 
+def _has_run(contender: str) -> bool:
+    try:
+        return pathlib.Path(contender, CONFIG_FILE).is_file()
+    except OSError as error:
+        shown = messages.shortened(contender)
+        raise ComparisonError(f"{shown} cannot be read: {error.strerror}.") from error
+
+
 def default_folder(
     contenders: Sequence[str], common: Sequence[str], fingerprint: str = ""
 ) -> pathlib.Path:
@@ -161,6 +170,23 @@ def default_folder(
     if others:
         words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
     return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
+
+
+def folder_of(
+    output_dir: str | os.PathLike[str] | None,
+    contenders: Sequence[str],
+    common: Sequence[str],
+    fingerprint: str = "",
+) -> pathlib.Path:
+    """Returns where a comparison goes: `output_dir`, or that of `default_folder`.
+
+    Raises:
+      ComparisonError: If runs in `output_dir` could not be resumed.
+    """
+    if output_dir and paths.is_pattern(output_dir):
+        raise flag_error("output_dir", output_dir, paths.NO_PATTERN)
+    chosen = output_dir or default_folder(contenders, common, fingerprint)
+    return pathlib.Path(os.path.expanduser(chosen))
 
 
 def parse_flags(arguments: Sequence[str], what: Declarations) -> flags.FlagValues:
