@@ -67,7 +67,7 @@ def test_it_works_inside_a_running_event_loop(tmp_path):
 
 
 def test_a_folder_without_a_run_holds_none(tmp_path):
-    assert checkpoints.check_config(tmp_path, {"rate": 0.5}) is False
+    assert checkpoints.check_config(tmp_path, {"rate": 0.5}) is None
 
 
 def test_a_run_is_its_own_and_may_be_longer_or_shorter_where_that_is_allowed(tmp_path):

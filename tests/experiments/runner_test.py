@@ -339,6 +339,45 @@ def test_a_finished_run_only_evaluates_again(stages, uninterrupted, tmp_path, ca
     assert ": all 9 rounds are done; evaluating again.\n" in capfd.readouterr().err
 
 
+def test_a_resumed_run_tells_which_programs_ran_it(stages, tmp_path):
+    stage = attrs.evolve(stages[0], num_rounds=2)
+
+    def run(version, rounds):
+        config = {"command": ["main.py"], "versions": {"tensorflow": version}}
+        spec = make_spec(
+            (attrs.evolve(stage, num_rounds=rounds),),
+            tmp_path,
+            config=config,
+            hyperparameters={"algo": "test", "total_rounds": rounds},
+            options={"personalization_epochs": 0},
+        )
+        runner.run(spec)
+        return json.loads((tmp_path / "config.json").read_text())
+
+    assert "earlier_programs" not in run("1", 2)
+    assert "earlier_programs" not in run("1", 3)
+    for _ in range(2):
+        config = run("2", 4)
+        assert config["versions"] == {"tensorflow": "2"}
+        (earlier,) = config["earlier_programs"]
+        assert earlier["versions"] == {"tensorflow": "1"}
+        assert earlier["rounds_done"] == 3
+
+
+def test_a_run_that_cannot_be_resumed_keeps_its_configuration(stages, tmp_path):
+    def spec(rounds):
+        stage = attrs.evolve(stages[0], num_rounds=rounds)
+        settings = {"algo": "test", "total_rounds": rounds}
+        return make_spec((stage,), tmp_path, hyperparameters=settings)
+
+    runner.run(spec(2))
+    before = (tmp_path / "config.json").read_text()
+    (tmp_path / "checkpoints" / "round_2" / "saved_model.pb").write_bytes(b"damaged")
+    with pytest.raises(ResumeError, match="round_2 cannot be read"):
+        runner.run(spec(4))
+    assert (tmp_path / "config.json").read_text() == before
+
+
 def test_another_seed_gives_other_numbers(stages, uninterrupted, tmp_path):
     runner.run(make_spec(stages, tmp_path, options={"seed": 1}))
     assert numbers(tmp_path) != numbers(uninterrupted[0])

@@ -127,8 +127,8 @@ def check_config(
     total_rounds: str | None = None,
     rounds_done: int = 0,
     fingerprint: str = "",
-) -> bool:
-    """Returns whether the folder holds a run to resume; fails if it is a different one.
+) -> Mapping[str, Any] | None:
+    """Returns the configuration of the run to resume; fails if it is a different one.
 
     Args:
       directory: The output folder.
@@ -137,6 +137,9 @@ def check_config(
         it is not less than `rounds_done`.
       rounds_done: Rounds that the existing run has done.
       fingerprint: That of the task's data.
+
+    Returns:
+      The configuration; None if the folder holds no run.
 
     Raises:
       ResumeError: If the run in the folder has other hyperparameters, which the
@@ -152,7 +155,7 @@ def check_config(
                     f"{directory} holds {name} but no {files.CONFIG_FILE}: put that file "
                     "back, or choose another --output_dir."
                 )
-        return False
+        return None
     try:
         config = json.loads(path.read_text("utf-8"))
         saved = dict(config["hyperparameters"])
@@ -183,7 +186,7 @@ def check_config(
             "scaling, the task's other options or the layers of its model have changed "
             "since, or an earlier version wrote it; choose another --output_dir."
         )
-    return True
+    return config
 
 
 def write_config(directory: str | os.PathLike[str], config: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import functools
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -52,6 +52,10 @@ from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunResult, RunSpec
 from tff_algos.experiments.stage import Stage
 from tff_algos.experiments.stopping import StopOnSignal
+
+# What of a run's configuration says what ran it, and what of it ran it earlier.
+_OF_PROGRAM = ("command", "git_commit", "runtime", "versions")
+_EARLIER = "earlier_programs"
 
 
 @contextlib.contextmanager
@@ -451,7 +455,9 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
     with contextlib.ExitStack() as stack:
         with results_folder.naming_errors(spec.output_dir):
             stack.enter_context(results_folder.opened(spec.output_dir))
-            _write_config(spec)
+            earlier = _check_config(spec)
+            if earlier is None:
+                _write_config(spec, ())
         started: list[_Training] = []
         stop = stack.enter_context(
             StopOnSignal(
@@ -460,6 +466,11 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             )
         )
         training = _Training(spec, stop)
+        if earlier is not None:
+            # Not before its state could be read: another --total_rounds would be that
+            # of the results in the folder.
+            with results_folder.naming_errors(spec.output_dir):
+                _write_config(spec, earlier)
         evaluations = training.evaluations
         started.append(training)
         if not training.rounds_done:
@@ -492,24 +503,40 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             return _write_results(spec, training, clients, start)
 
 
-def _write_config(spec: RunSpec) -> None:
-    """Writes the configuration to a folder with none or with that of the same run."""
+def _check_config(spec: RunSpec) -> Sequence[Mapping[str, Any]] | None:
+    """Checks that a folder holds no other run; returns what ran this one before.
+
+    Returns:
+      What of the configuration says what ran it, by program; None for a new run.
+    """
+    rounds_done = _rounds_done(spec.output_dir)
     held = checkpoints.check_config(
         spec.output_dir,
         spec.hyperparameters,
         total_rounds="total_rounds" if len(spec.stages) == 1 else None,
-        rounds_done=_rounds_done(spec.output_dir),
+        rounds_done=rounds_done,
         fingerprint=spec.task.fingerprint,
     )
-    if held and not spec.resume:
+    if held is None:
+        return None
+    if not spec.resume:
         raise ResumeError(
             f"{spec.output_dir} holds a run and --noresume was given: choose another "
             "--output_dir."
         )
+    last = {name: held.get(name) for name in _OF_PROGRAM}
+    earlier = list(held.get(_EARLIER) or ())
+    if last == files.to_plain({name: spec.config.get(name) for name in _OF_PROGRAM}):
+        return earlier
+    return [*earlier, {**last, "rounds_done": rounds_done}]
+
+
+def _write_config(spec: RunSpec, earlier: Sequence[Mapping[str, Any]]) -> None:
     checkpoints.write_config(
         spec.output_dir,
         {
             **spec.config,
+            **({_EARLIER: earlier} if earlier else {}),
             "hyperparameters": dict(spec.hyperparameters),
             files.FINGERPRINT: spec.task.fingerprint,
         },
