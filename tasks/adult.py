@@ -83,8 +83,7 @@ class AdultOptions:
         all others), phd_off_by_one (as in the code of Hu et al.: indices off by one,
         and 1/5 of each client's people unused), iid:N, shards:K[:N] (of sorted labels)
         or dirichlet:ALPHA[:N]; N clients, 100 if omitted.
-      only_doctorate: Train on people with a doctorate alone, with --clients_per_round=1;
-        both groups are evaluated.
+      only_doctorate: Train on people with a doctorate alone; both groups are evaluated.
     """
 
     model: Annotated[Literal["linear"], hparam()] = "linear"

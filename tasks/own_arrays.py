@@ -61,7 +61,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         where, value = ", ".join(map(str, bad[0])), found[tuple(bad[0])]
         expected = "finite numbers"
         if np.isfinite(value):
-            expected = f"numbers of at most {np.finfo(np.float32).max:.1e}"
+            expected = f"numbers within +-{np.finfo(np.float32).max:.1e}"
         raise TaskError(f"{name}: features[{where}] is {value}, expected {expected}.")
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
@@ -148,7 +148,7 @@ def whole_numbers_or_words(
     if labels.dtype.kind in "SO":
         labels = _distinct_words(labels, "labels", name)
     if labels.dtype.kind == "U":
-        labels = _as_numbers(labels)
+        labels = as_numbers(labels)
     if labels.dtype.kind in "UOb" or labels.dtype.kind in "iu":
         return labels
     if labels.dtype.kind == "f":
@@ -166,7 +166,7 @@ def whole_numbers_or_words(
     )
 
 
-def _as_numbers(labels: np.ndarray) -> np.ndarray:
+def as_numbers(labels: np.ndarray) -> np.ndarray:
     """Returns labels as numbers if all of them are numbers, otherwise unchanged.
 
     Numbers with leading zeros, underscores or exponents, or too large to be exact in

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import attrs
 import numpy as np
 
-from tasks import damage, own_data, own_images, own_table
+from tasks import damage, own_arrays, own_data, own_images, own_table
 from tasks import partition as partition_lib
 from tasks.models.by_shape import ModelId
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
@@ -160,11 +160,15 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
     try:
         # By its name alone, a file that cannot be read would be none.
         with damage.reading(), path.open("rb") as opened:
-            if not zipfile.is_zipfile(opened):
-                raise TaskError(
-                    f"{path} is not an npz archive, which numpy.savez writes (a single "
-                    "array or a CSV file is not one)."
-                )
+            is_archive = zipfile.is_zipfile(opened)
+    except damage.Unfit as error:
+        raise TaskError(f"{path}: {error}.") from error
+    if not is_archive:
+        raise TaskError(
+            f"{path} is not an npz archive, which numpy.savez writes (a single array "
+            "or a CSV file is not one)."
+        )
+    try:
         with damage.reading(), np.load(path, allow_pickle=False) as file:
             there = list(file.files)
             found = {n: _array(file, n) for n in wanted.values() if n in there}
@@ -218,13 +222,13 @@ def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
     return images, labels, clients, None
 
 
-def _check_class_folders(path: pathlib.Path, names: Iterable[str]) -> None:
+def _check_class_folders(path: pathlib.Path, names: np.ndarray) -> None:
     """Refuses names of which numbers would be made that are other names, or no classes."""
-    classes = set(map(str, names))
-    if not all(re.fullmatch(r"[+-]?\d*\.?\d+|[+-]?\d+\.", each) for each in classes):
+    classes = np.unique(names)
+    if own_arrays.as_numbers(classes).dtype.kind != "f":
         return
-    for name in sorted(classes):
-        if not re.fullmatch(r"-?\d+", name):
+    for name in map(str, classes):
+        if not re.fullmatch(r"0|-?[1-9]\d*", name):
             raise TaskError(
                 f"{path}: the folder of a class is called {name}, expected words or whole "
                 f"numbers: rename the folders, such as class_{name}."

@@ -20,7 +20,7 @@ def test_files_and_folders_are_told_from_each_other(tmp_path):
     for is_folder, kind in ((False, "file"), (True, "folder")):
         expected = f"it is a pipe or a device, expected a {kind}"
         assert paths.fault(pipe, is_folder=is_folder) == expected
-        for missing in (tmp_path / "nothing", file / "below"):
+        for missing in (tmp_path / "nothing", file / "below", "a\0b"):
             assert (
                 paths.fault(missing, is_folder=is_folder) == f"there is no such {kind}"
             )

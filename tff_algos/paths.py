@@ -14,7 +14,7 @@ def fault(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:
     kind = "folder" if is_folder else "file"
     try:
         mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return f"there is no such {kind}"
     except OSError as error:
         return f"the {kind} cannot be read: {error.strerror}"

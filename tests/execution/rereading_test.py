@@ -1,5 +1,6 @@
 """Data of clients that must not be read twice, or not from a cache."""
 
+import gc
 import itertools
 
 import numpy as np
@@ -80,6 +81,43 @@ def test_data_that_the_work_transforms_are_read_once_too(transform):
     assert _run(mapped, fine) == [6.0, 2.0, 8.0, 4.0]
 
 
+def _numbers(generator, transform):
+    """Five clients' sums of what is taken of the numbers that a generator yields."""
+    sequence = tff.SequenceType(np.int64)
+    work = tff.tensorflow.computation(
+        lambda data: transform(data).reduce(np.int64(0), tf.add), sequence
+    )
+    mapped = tff.federated_computation(
+        lambda x: tff.federated_map(work, x), tff.FederatedType(sequence, tff.CLIENTS)
+    )
+    spec = tf.TensorSpec([], tf.int64)
+    clients = [
+        tf.data.Dataset.from_generator(generator, output_signature=spec)
+        for _ in range(5)
+    ]
+    return _run(mapped, clients)
+
+
+def test_an_error_behind_what_the_work_takes_is_none():
+    def failing():
+        yield from (np.int64(number) for number in range(5))
+        raise KeyError("no such file")
+
+    assert _numbers(failing, lambda data: data.take(3)) == [3] * 5
+    with pytest.raises(ClientError, match="Client 0 of 5: KeyError"):
+        _numbers(failing, lambda data: data.take(6))
+
+
+def test_nothing_keeps_what_was_read():
+    def many():
+        yield from (np.int64(number) for number in range(3000))
+
+    _numbers(many, lambda data: data.take(2))
+    gc.collect()
+    kinds = (type(each) for each in gc.get_objects())
+    assert not any(issubclass(kind, client_batches.Beginning) for kind in kinds)
+
+
 @pytest.mark.parametrize("first", [0, 5, 1500, 5000])
 def test_of_data_without_end_only_what_the_work_takes_is_read(first):
     taken = []
@@ -89,21 +127,10 @@ def test_of_data_without_end_only_what_the_work_takes_is_read(first):
             taken.append(number)
             yield np.int64(number)
 
-    def transformed(data):
-        return data.filter(lambda x: x >= first).take(3).reduce(np.int64(0), tf.add)
+    def three(data):
+        return data.filter(lambda x: x >= first).take(3)
 
-    work = tff.tensorflow.computation(transformed, tff.SequenceType(np.int64))
-    mapped = tff.federated_computation(
-        lambda x: tff.federated_map(work, x),
-        tff.FederatedType(tff.SequenceType(np.int64), tff.CLIENTS),
-    )
-    clients = [
-        tf.data.Dataset.from_generator(
-            endless, output_signature=tf.TensorSpec([], tf.int64)
-        )
-        for _ in range(5)
-    ]
-    assert _run(mapped, clients) == [3 * first + 3] * 5
+    assert _numbers(endless, three) == [3 * first + 3] * 5
     # As much again at most as was needed, of each.
     assert len(taken) <= 5 * max(1030, 2 * (first + 10))
 

@@ -84,8 +84,13 @@ def test_a_row_that_a_killed_run_left_unfinished_is_removed(tmp_path):
     whole = log.path.read_bytes()
     for left in (b"3", b"3,0.1", b"3,0.125\r"):
         log.path.write_bytes(whole + left)
-        metrics_log.MetricsLog(tmp_path)
+        metrics_log.remove_unfinished_row(log.path)
         assert log.path.read_bytes() == whole
+    metrics_log.remove_unfinished_row(log.path)
+    assert log.path.read_bytes() == whole
+    log.path.write_bytes(b"round,loss")
+    metrics_log.remove_unfinished_row(log.path)
+    assert log.path.read_bytes() == b"round,loss\n"
 
 
 def test_rounds_to_target_is_the_first_evaluated_round_that_reaches_it():

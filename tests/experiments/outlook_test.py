@@ -104,7 +104,7 @@ def test_a_warm_start_has_batches_of_the_shared_set(make_spec):
     text = outlook.describe(spec, 0)
     num_shared = len(spec.stages[0].pooled_examples[1])
     assert (
-        f": 1 round of warm_start, {-(-num_shared // 4)} batches of the pooled examples "
+        f": 1 round of warm_start, {-(-num_shared // 4)} batches of the server's examples "
         "each; then 1 round of fedshare, 3 of 8 clients in each" in text
     )
     assert outlook.batches_by_round(spec)[0] == -(-num_shared // 4)

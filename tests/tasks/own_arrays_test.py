@@ -46,7 +46,7 @@ def test_the_caller_may_reuse_the_array(given):
         (np.zeros((0, 3)), "d has no examples"),
         ([[1.0, 2.0], [3.0, np.nan]], r"features\[1, 1\] is nan, expected finite"),
         ([[np.inf]], r"features\[0, 0\] is inf, expected finite numbers"),
-        ([[1e300]], r"\[0, 0\] is 1e\+300, expected numbers of at most 3\.4e\+38"),
+        ([[-1e300]], r"\[0, 0\] is -1e\+300, expected numbers within \+-3\.4e\+38"),
     ],
 )
 def test_other_features_are_refused(features, message):

@@ -58,9 +58,9 @@ def _check_splits(splits: str | Sequence[int]) -> None:
 
 
 def _numbers(splits: str | Sequence[int] | None) -> tuple[int, ...] | None:
-    if isinstance(splits, str):
-        return tuple(map(int, splits.split(",")))
-    return None if splits is None else tuple(splits)
+    if splits is None:
+        return None
+    return tuple(map(int, splits.split(",") if isinstance(splits, str) else splits))
 
 
 Splits = Annotated[str | None, hparam(form=_SPLITS, check=_check_splits)]

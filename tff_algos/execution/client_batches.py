@@ -278,9 +278,6 @@ class Beginning:
     """The elements of a dataset that yields them only once, as far as they were read.
 
     A dataset may have no end, of which work takes the first elements.
-
-    Attributes:
-      fell_short: Whether more was wanted of the last `dataset` than was read.
     """
 
     def __init__(self, dataset: tf.data.Dataset):
@@ -290,16 +287,34 @@ class Beginning:
             self._iterator = iter(dataset.with_options(data_options.plain()))
         self._batches: list[Batch] = []
         self._has_ended = False
+        self._error: tf.errors.OpError | None = None
+        # In a list, because TensorFlow keeps what a generator refers to.
+        self._fell_short = [False]
         self._read(_MOST_ELEMENTS, _MOST_BYTES)
-        self.fell_short = False
+
+    @property
+    def fell_short(self) -> bool:
+        """Whether more was wanted of the last `dataset` than was read."""
+        return self._fell_short[0]
 
     def read_on(self) -> None:
-        """Reads as much as has been read."""
-        self._read(len(self._batches), self.batches.num_bytes)
+        """Reads as much again as has been read.
+
+        Raises:
+          tf.errors.OpError: If reading failed.
+        """
+        if self._error is None:
+            self._read(len(self._batches) or 1, self.batches.num_bytes)
+        if self._error is not None:
+            raise self._error
 
     def _read(self, num_elements: int, num_bytes: int) -> None:
         for _ in range(num_elements):
-            element = next(self._iterator, None)
+            try:
+                element = next(self._iterator, None)
+            except tf.errors.OpError as error:  # What the work takes may come before.
+                self._error = error
+                return
             if element is None:
                 self._has_ended = True
                 return
@@ -316,13 +331,13 @@ class Beginning:
 
     def dataset(self) -> tf.data.Dataset:
         """Returns a dataset of what was read, which notices that more is wanted."""
-        self.fell_short = False
+        self._fell_short = fell_short = [False]
         read = as_dataset(self.batches, self._dataset)
         if self._has_ended:
             return read
 
         def end():
-            self.fell_short = True
+            fell_short[0] = True
             yield from ()
 
         spec = self._dataset.element_spec

@@ -81,7 +81,7 @@ class MetricsLog:
     """Writes one row per round to `metrics.csv` and `tensorboard/`.
 
     Writing an existing row again (after a resume) replaces it and all later rows, like
-    a key in TFF's release managers. A row that a killed run left unfinished is removed.
+    a key in TFF's release managers.
     """
 
     def __init__(
@@ -102,7 +102,6 @@ class MetricsLog:
         for leftover in files.partial_writes(self.path):
             files.remove(leftover)
         if self.path.exists():
-            _remove_unfinished_row(self.path)
             self.rows()
         self._manager = tff.program.GroupingReleaseManager(
             [
@@ -120,13 +119,14 @@ class MetricsLog:
         run_coroutine(self._manager.release(dict(metrics), key=round_num))
 
 
-def _remove_unfinished_row(path: pathlib.Path) -> None:
-    """Removes what follows the last end of a line, of a file that has a header."""
+def remove_unfinished_row(path: pathlib.Path) -> None:
+    """Removes what follows the last end of a line: a row that a killed run left."""
     written = path.read_bytes()
     end = written.rfind(b"\n") + 1
-    if 0 < end < len(written):
+    if end < len(written):
         with files.replacing_bytes(path) as file:
-            file.write(written[:end])
+            # Of a single line, which is the header, only the end is missing.
+            file.write(written[:end] or written + b"\n")
 
 
 def read_rows(

@@ -85,7 +85,8 @@ def _describe_stage(spec: RunSpec, stage: Stage, left: range, rounds_done: int) 
         )
     batches = _batches_per_round(spec, stage, left[0])
     if stage.clients_per_round is None:
-        return f"{rounds}, {batches} batches of the pooled examples each"
+        whose = "the pooled" if stage.pooled_examples is None else "the server's"
+        return f"{rounds}, {batches} batches of {whose} examples each"
     total = len(spec.task.train_client_ids)
     about = "about " if stage.sampling == "poisson" else ""
     return (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tff_algos.clients import client_memory
-from tff_algos.experiments import checkpoints, files, model_files
+from tff_algos.experiments import checkpoints, files, metrics_log, model_files
 from tff_algos.experiments.errors import FolderInUseError, OutputError
 
 LOCK_FILE = "run.lock"
@@ -53,7 +53,7 @@ def create_new(wanted: pathlib.Path) -> pathlib.Path:
 def opened(directory: pathlib.Path) -> Iterator[None]:
     """Creates a results folder, checks it, and locks out other runs.
 
-    Files of interrupted writes are removed.
+    Files and rows of interrupted writes are removed.
 
     Raises:
       FolderInUseError: If another run writes to the folder.
@@ -71,6 +71,8 @@ def opened(directory: pathlib.Path) -> Iterator[None]:
                 files.remove(leftover)
         for leftover in model_files.partial_writes(directory):
             files.remove(leftover)
+        if (directory / "metrics.csv").is_file():
+            metrics_log.remove_unfinished_row(directory / "metrics.csv")
         yield
 
 

@@ -455,8 +455,8 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
     with contextlib.ExitStack() as stack:
         with results_folder.naming_errors(spec.output_dir):
             stack.enter_context(results_folder.opened(spec.output_dir))
-            earlier = _check_config(spec)
-            if earlier is None:
+            held = _check_config(spec)
+            if held is None:
                 _write_config(spec, ())
         started: list[_Training] = []
         stop = stack.enter_context(
@@ -466,11 +466,11 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             )
         )
         training = _Training(spec, stop)
-        if earlier is not None:
+        if held is not None:
             # Not before its state could be read: another --total_rounds would be that
             # of the results in the folder.
             with results_folder.naming_errors(spec.output_dir):
-                _write_config(spec, earlier)
+                _write_config(spec, _earlier_programs(spec, held, training.rounds_done))
         evaluations = training.evaluations
         started.append(training)
         if not training.rounds_done:
@@ -503,27 +503,27 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             return _write_results(spec, training, clients, start)
 
 
-def _check_config(spec: RunSpec) -> Sequence[Mapping[str, Any]] | None:
-    """Checks that a folder holds no other run; returns what ran this one before.
-
-    Returns:
-      What of the configuration says what ran it, by program; None for a new run.
-    """
-    rounds_done = _rounds_done(spec.output_dir)
+def _check_config(spec: RunSpec) -> Mapping[str, Any] | None:
+    """Checks that a folder holds no other run; returns the configuration of this one."""
     held = checkpoints.check_config(
         spec.output_dir,
         spec.hyperparameters,
         total_rounds="total_rounds" if len(spec.stages) == 1 else None,
-        rounds_done=rounds_done,
+        rounds_done=_rounds_done(spec.output_dir),
         fingerprint=spec.task.fingerprint,
     )
-    if held is None:
-        return None
-    if not spec.resume:
+    if held is not None and not spec.resume:
         raise ResumeError(
             f"{spec.output_dir} holds a run and --noresume was given: choose another "
             "--output_dir."
         )
+    return held
+
+
+def _earlier_programs(
+    spec: RunSpec, held: Mapping[str, Any], rounds_done: int
+) -> Sequence[Mapping[str, Any]]:
+    """Returns what ran a run before, by program, if that was not this one."""
     last = {name: held.get(name) for name in _OF_PROGRAM}
     earlier = list(held.get(_EARLIER) or ())
     if last == files.to_plain({name: spec.config.get(name) for name in _OF_PROGRAM}):

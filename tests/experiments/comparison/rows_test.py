@@ -139,6 +139,12 @@ def test_a_pattern_that_the_shell_expanded_has_the_same_rows(presets):
     assert make_rows(expanded, [TASK], [], WHAT) == expected
 
 
+def test_what_rows_share_is_no_row_beside_an_algorithm(presets, monkeypatch):
+    monkeypatch.chdir(presets)
+    with pytest.raises(ComparisonError, match="^common.flags has what rows share"):
+        make_rows(["fedavg", "common.flags"], [TASK], [], WHAT)
+
+
 @pytest.mark.parametrize(
     ("contenders", "common", "grid", "message"),
     [

@@ -253,7 +253,8 @@ def _without_shared(contenders: Sequence[str]) -> list[str]:
     So a pattern that the shell expands has the same rows as a quoted one.
     """
     paths = [pathlib.Path(each) for each in contenders]
-    rows = {path.parent for path in paths if path.name != _COMMON_FILE}
+    presets = (path for path in paths if path.suffix == ".flags")
+    rows = {path.parent for path in presets if path.name != _COMMON_FILE}
     return [
         contender
         for contender, path in zip(contenders, paths, strict=True)
