@@ -95,6 +95,7 @@ def test_tasks_know_no_algorithm_and_no_run():
             "models",
             "hyperparameters",
             "messages",
+            "paths",
             "execution",
         }
         assert _packages_of(path) <= allowed, path

@@ -118,7 +118,7 @@ def test_nothing_keeps_what_was_read():
     assert not any(issubclass(kind, client_batches.Beginning) for kind in kinds)
 
 
-@pytest.mark.parametrize("first", [0, 5, 1500, 5000])
+@pytest.mark.parametrize("first", [0, 1500, 5000])
 def test_of_data_without_end_only_what_the_work_takes_is_read(first):
     taken = []
 
@@ -187,9 +187,11 @@ def test_a_dataset_of_what_was_read_has_the_same_elements():
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
 def test_a_dataset_of_many_elements_that_were_read_is_not_too_deep(count):
-    dataset = tf.data.Dataset.range(count)
+    # Of different shapes, so that no two make one array.
+    dataset = tf.data.Dataset.range(count).map(lambda n: tf.repeat(n, 1 + n % 2))
     specs = tf.nest.flatten(dataset.element_spec)
     read = client_batches.read(tf.data.experimental.to_variant(dataset), specs)
     again = client_batches.as_dataset(read, dataset)
-    assert list(again.as_numpy_iterator()) == list(range(count))
+    found = [each.tolist() for each in again.as_numpy_iterator()]
+    assert found == [[n] * (1 + n % 2) for n in range(count)]
     assert again.element_spec == dataset.element_spec

@@ -10,6 +10,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -348,11 +349,10 @@ class Beginning:
 
 def as_dataset(read: ClientBatches, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of the batches that were read from `dataset`."""
+    described = zip(read.shapes, read.batches, strict=True)
     elements = [
-        tf.data.Dataset.from_tensors(
-            tf.nest.pack_sequence_as(dataset.element_spec, batch)
-        )
-        for batch in read.batches
+        _of_one_shape([batch for _, batch in group], dataset.element_spec)
+        for _, group in itertools.groupby(described, key=lambda each: each[0])
     ]
     nothing = dataset.take(0)
     # In pairs: iterators nest as deep as datasets.
@@ -366,6 +366,15 @@ def _call_if_alive(method: weakref.WeakMethod, key: int) -> None:
     found = method()
     if found is not None:
         found(key)
+
+
+def _of_one_shape(batches: Sequence[Batch], element_spec: Any) -> tf.data.Dataset:
+    """Returns a dataset of batches that can be stacked."""
+    with tf.device(_HOST):
+        stacked = [tf.stack(parts) for parts in zip(*batches, strict=True)]
+    return tf.data.Dataset.from_tensor_slices(
+        tf.nest.pack_sequence_as(element_spec, stacked)
+    )
 
 
 class BatchCache:
