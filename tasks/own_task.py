@@ -26,6 +26,8 @@ from tff_algos.hyperparameters import (
     record,
 )
 
+# Characters of a path; no system has longer ones.
+_MAX_PATH = 4096
 _SETTINGS = types.MappingProxyType(
     {
         "client_batch_size": 10,
@@ -284,7 +286,8 @@ class Format:
         if fault is None and not paths.is_utf8(path):
             fault = "its name is not in UTF-8: rename it"
         if fault is not None:
-            task = messages.shortened(f"{self.name}:{path}")
+            # All of it: its end names the file.
+            task = messages.shortened(f"{self.name}:{path}", limit=_MAX_PATH)
             raise TaskError(f"--task={task}: {fault}.")
         features, labels, clients, names = self.read(path, options)
         features.setflags(write=False)  # So that it is not copied.
