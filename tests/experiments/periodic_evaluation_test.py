@@ -120,7 +120,7 @@ def test_a_run_goes_on_without_the_model_that_it_started_from(result, tmp_path):
     shutil.rmtree(first)
     longer = experiments.run("fedavg", TASK, total_rounds=2, **settings)
     assert longer.rounds_done == 2
-    with pytest.raises(HyperparameterError, match="initial_model=.*no folder"):
+    with pytest.raises(HyperparameterError, match="initial_model=.*no such folder"):
         experiments.run(
             "fedavg",
             TASK,
