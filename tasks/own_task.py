@@ -160,7 +160,7 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
         for argument in ("features", "label", "client_column")
     }
     try:
-        # By its name alone, a file that cannot be read would be none.
+        # Given a path, `is_zipfile` is False also where the file cannot be read.
         with damage.reading(), path.open("rb") as opened:
             is_archive = zipfile.is_zipfile(opened)
     except damage.Unfit as error:
@@ -225,7 +225,10 @@ def _read_folder(path: pathlib.Path, options: FolderOptions) -> _Found:
 
 
 def _check_class_folders(path: pathlib.Path, names: np.ndarray) -> None:
-    """Refuses names of which numbers would be made that are other names, or no classes."""
+    """Raises `TaskError` for class folders named by decimals or by unusual integers.
+
+    Labels that are numbers are compared as such: 1 and 1.0 would be one class.
+    """
     classes = np.unique(names)
     if own_arrays.as_numbers(classes).dtype.kind != "f":
         return
@@ -286,7 +289,7 @@ class Format:
         if fault is None and not paths.is_utf8(path):
             fault = "its name is not in UTF-8: rename it"
         if fault is not None:
-            # All of it: its end names the file.
+            # Not cut off: a path ends with the name.
             task = messages.shortened(f"{self.name}:{path}", limit=_MAX_PATH)
             raise TaskError(f"--task={task}: {fault}.")
         features, labels, clients, names = self.read(path, options)

@@ -4,9 +4,9 @@ import os
 import pathlib
 import stat
 
-# From the first of these on, TensorFlow takes a path for a pattern.
+# TensorFlow expands paths that contain one of these.
 _PATTERN = "*?[\\"
-NO_PATTERN = "a path without *, ?, [ and backslashes, which are patterns to TensorFlow"
+NO_PATTERN = "a path without *, ?, [ or backslashes, which TensorFlow reads as patterns"
 
 
 def fault(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:
@@ -27,7 +27,7 @@ def fault(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:
 
 
 def is_pattern(path: str | os.PathLike[str]) -> bool:
-    """Returns whether TensorFlow, which saves to a path, could not read it again."""
+    """Returns whether TensorFlow could save to a path but not read from it again."""
     return any(character in _PATTERN for character in str(pathlib.Path(path)))
 
 

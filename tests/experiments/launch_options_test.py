@@ -77,7 +77,9 @@ def test_a_run_inside_of_an_explanation_uses_the_context_that_it_explains(capsys
 
 @pytest.mark.parametrize("name", ["lr [0.1]", "a*", "what?", "a\\b"])
 def test_results_go_where_tensorflow_can_read_them_again(name):
-    with pytest.raises(HyperparameterError, match="output_dir=.* patterns to TensorFl"):
+    with pytest.raises(
+        HyperparameterError, match="output_dir=.* TensorFlow reads as pat"
+    ):
         Launch(output_dir=name)
     assert Launch(cache_dir=name).cache_dir == name
 

@@ -276,9 +276,9 @@ def has_captured_state(dataset: tf.data.Dataset) -> bool:
 
 
 class Beginning:
-    """The elements of a dataset that yields them only once, as far as they were read.
+    """The first elements of a dataset that may yield its elements only once.
 
-    A dataset may have no end, of which work takes the first elements.
+    The dataset may be infinite, and work may need only some of its elements.
     """
 
     def __init__(self, dataset: tf.data.Dataset):
@@ -289,17 +289,17 @@ class Beginning:
         self._batches: list[Batch] = []
         self._has_ended = False
         self._error: tf.errors.OpError | None = None
-        # In a list, because TensorFlow keeps what a generator refers to.
+        # In a list: TensorFlow never frees what a generator refers to.
         self._fell_short = [False]
         self._read(_MOST_ELEMENTS, _MOST_BYTES)
 
     @property
     def fell_short(self) -> bool:
-        """Whether more was wanted of the last `dataset` than was read."""
+        """Whether the last `dataset` ended before the dataset itself does."""
         return self._fell_short[0]
 
     def read_on(self) -> None:
-        """Reads as much again as has been read.
+        """Doubles what was read.
 
         Raises:
           tf.errors.OpError: If reading failed.
@@ -313,7 +313,7 @@ class Beginning:
         for _ in range(num_elements):
             try:
                 element = next(self._iterator, None)
-            except tf.errors.OpError as error:  # What the work takes may come before.
+            except tf.errors.OpError as error:  # Work may not need this element.
                 self._error = error
                 return
             if element is None:
@@ -331,7 +331,7 @@ class Beginning:
         return _described(tuple(self._batches))
 
     def dataset(self) -> tf.data.Dataset:
-        """Returns a dataset of what was read, which notices that more is wanted."""
+        """Returns a dataset of what was read, which sets `fell_short` at its end."""
         self._fell_short = fell_short = [False]
         read = as_dataset(self.batches, self._dataset)
         if self._has_ended:
@@ -434,7 +434,7 @@ class BatchCache:
                 return
             self._entries[key] = data
             self._num_bytes += data.num_bytes
-            # A bound method would keep the cache as long as any dataset.
+            # A bound method would keep the cache alive as long as any dataset.
             forget = weakref.WeakMethod(self._forget)
             finalizer = weakref.finalize(dataset, _call_if_alive, forget, key)
             finalizer.atexit = False

@@ -181,7 +181,7 @@ class ClientReader:
         position: int,
         spent: Collection[Port],
     ) -> dict[Port, Beginning]:
-        """Begins to read datasets that may be spent and of which a part may be needed."""
+        """Begins to read the datasets that may be spent and that the work transforms."""
         values = {port: _value(inputs, port, position) for port in self._transformed}
         return {
             port: Beginning(value)

@@ -82,7 +82,7 @@ def _merge(
     reduction, scan = _Fold.of(node), _Fold.of(scan_node)
     name = f"merged{number}_{node.name.replace('/', '_')}"
     function = _composed(name, scan, reduction, functions)
-    # What had to happen before the scan's steps has to happen before these.
+    # What had to precede the scan has to precede the merged reduction.
     waits = itertools.chain(node.input, scan_node.input)
     control = dict.fromkeys(tensor for tensor in waits if tensor.startswith("^"))
     control.pop(f"^{scan_node.name}", None)

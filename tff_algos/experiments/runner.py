@@ -53,7 +53,8 @@ from tff_algos.experiments.run_spec import RunResult, RunSpec
 from tff_algos.experiments.stage import Stage
 from tff_algos.experiments.stopping import StopOnSignal
 
-# What of a run's configuration says what ran it, and what of it ran it earlier.
+# The keys of a configuration that describe the program, and the key of the descriptions
+# of earlier programs, if a run was resumed.
 _OF_PROGRAM = ("command", "git_commit", "runtime", "versions")
 _EARLIER = "earlier_programs"
 
@@ -523,7 +524,13 @@ def _check_config(spec: RunSpec) -> Mapping[str, Any] | None:
 def _earlier_programs(
     spec: RunSpec, held: Mapping[str, Any], rounds_done: int
 ) -> Sequence[Mapping[str, Any]]:
-    """Returns what ran a run before, by program, if that was not this one."""
+    """Returns descriptions of the programs that ran a run before another took over.
+
+    Args:
+      spec: The run, with the description of the program that runs it now.
+      held: The configuration in its folder.
+      rounds_done: The rounds that earlier programs have done.
+    """
     last = {name: held.get(name) for name in _OF_PROGRAM}
     earlier = list(held.get(_EARLIER) or ())
     if last == files.to_plain({name: spec.config.get(name) for name in _OF_PROGRAM}):

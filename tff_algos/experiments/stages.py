@@ -115,8 +115,8 @@ def fed_share(
       share_mode: Whether every client gets all of the shared set (full), or each example
         goes to one client (split).
       count_shared: Count shared examples in the number that a client is weighted by.
-      warm_start_rounds: The first of all rounds, in which the server trains alone: one
-        pass each over the shared set, by the clients' optimizer.
+      warm_start_rounds: Number of first rounds in which only the server trains: one pass
+        over the shared set in each, with the clients' optimizer.
     """
     shared = server_examples.draw(task, shared_fraction, "shared")
     given = {} if count_shared else {"with_num_examples": True}

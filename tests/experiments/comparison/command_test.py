@@ -102,7 +102,7 @@ def test_help_says_what_the_command_does(capsys):
         (["fedavg", "--task=mnist", "--seds=2"], r"did you mean --seeds\?"),
         (
             ["fedavg", "--task=mnist", "--output_dir=runs/[a]"],
-            r"^--output_dir=runs/\[a\]: expected a path without \*, \?, \[ and ",
+            r"^--output_dir=runs/\[a\]: expected a path without \*, \?, \[ or ",
         ),
         (
             ["fedavg", "--task=mnist", "--output_dir=/dev/null/a"],
