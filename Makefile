@@ -37,7 +37,7 @@ STAMP := $(VENV)/.stamp-$(shell { cat $(REQUIREMENTS); $(PYTHON) --version; } 2>
 help:
 	@echo "make run         $(RUN_FLAGS) (RUN_FLAGS=... for others)"
 	@echo "make test        the quick tests; make test-extended: additional tests in CI"
-	@echo "make test-slow   all other tests, one to two hours; make test-all: all three"
+	@echo "make test-slow   all other tests, two to three hours; make test-all: all three, with Ray"
 	@echo "make durations   all tests, and records which are quick"
 	@echo "make lint        checks with ruff; make format: fixes and formats"
 	@echo "make bench-runtimes  seconds per round, compared with TFF's runtime and other simulators"
@@ -85,11 +85,11 @@ test-slow: $(STAMP)
 	$(PYTEST) $(SLOW_TEST_PROCESSES) --durations=20 -m slow tests
 
 # One after the other: TensorFlow keeps much of what tests trace until their process ends,
-# so processes that run all tests outgrow 24 GB.
+# so processes that run all tests outgrow 24 GB. All of them include those with Ray.
 test-all:
-	$(MAKE) test
-	$(MAKE) test-extended
-	$(MAKE) test-slow
+	$(MAKE) test RAY=1
+	$(MAKE) test-extended RAY=1
+	$(MAKE) test-slow RAY=1
 
 # Runs all tests and records their durations, which determine the quick ones.
 durations:

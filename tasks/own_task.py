@@ -51,8 +51,8 @@ class OwnOptions:
       partition: Division of the examples among clients, if the data name none: iid:N,
         shards:K[:N] (of sorted labels) or dirichlet:ALPHA[:N]; iid:10 by default.
       client_test_fraction: Share of each client's examples that it does not train on.
-      eval_client_fraction: Share of the clients that do not train, and on which alone
-        the model is evaluated; 0 to evaluate all clients.
+      eval_client_fraction: Share of the clients that do not train; only they are
+        evaluated. 0: all clients train and are evaluated.
       standardize: Whether every feature (of images, every channel) gets mean 0 and
         deviation 1 over all training examples.
     """

@@ -52,10 +52,11 @@ class ShakespeareOptions(client_examples.Population):
 
     Attributes:
       model: Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.
-      predicted_characters: Predict every character of an 80-character sequence, or the
-        one after 80 others, as LEAF does: an example for every character of a role.
-      mix_roles: Deal the training examples of all roles that train to as many clients
-        of equal size, at random.
+      predicted_characters: Predict every character of an 80-character sequence (every),
+        or only the one after 80 others, an example for each character of a role, as in
+        LEAF (last).
+      mix_roles: Pool the training examples of all roles that train, and divide them at
+        random among as many clients of equal size.
     """
 
     model: Annotated[Literal["lstm", "gru"], hparam()] = "lstm"

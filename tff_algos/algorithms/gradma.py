@@ -98,8 +98,9 @@ def build_gradma_w(
         local weights and at the server's, and the drift from the server's weights.
       persist_previous: Remember each client's final weights and use them as the previous
         weights in the first local step of its next round.
-      qp_margin: Least inner product of a corrected vector with each vector that it must
-        not oppose, divided by that one's norm and by its own before the correction.
+      qp_margin: The inner product of a corrected vector with each vector that it must
+        not oppose is at least this, times that vector's norm, times the corrected
+        vector's norm before the correction.
       qp_scope: Correct vectors as a whole (global) or tensor by tensor (per_tensor, as in
         the authors' code).
 

@@ -45,13 +45,13 @@ class RunOptions:
         copy of the model.
       personalization_batch_size: Examples per batch of personalization.
       personalization_learning_rate: Learning rate of personalization; by default the
-        clients' or, if the algorithm has none, the task's default of theirs (0.02 for a
-        task that is loaded).
+        clients' or, if the algorithm has none, the task's default for clients (0.02 for
+        a task that is an object).
       personalization_optimizer: Optimizer of personalization; by default the clients'.
       personalization_momentum: Momentum of personalization, only with sgd; by default the
         clients' momentum, or 0 if --personalization_optimizer is set.
       track_improvement: Measure in every round the share of its clients whose training
-        loss does not rise; this evaluates each client twice more.
+        loss does not rise; this adds two evaluations of each client.
       client_dropout: Probability that a sampled client drops out of a round before it
         reports.
       attack: What malicious clients do: bias:VALUE (added to reported losses),

@@ -45,8 +45,9 @@ class LocalSteps:
     Attributes:
       client_epochs_per_round: Local epochs per round.
       client_steps_per_round: Local steps per round, instead of epochs.
-      step_batching: Batches of K local steps: full ones that straddle passes over the
-        examples, or those of each pass, of min(B, n_k) examples at most.
+      step_batching: How the batches of K local steps are filled: always, across passes over
+        the examples (straddling), or up to the end of a pass, with at most min(B, n_k)
+        examples (per_pass).
     """
 
     client_epochs_per_round: Annotated[int, hparam(low=1, symbol="E")] = 1

@@ -1,6 +1,6 @@
 """Keras' recurrent layers and group normalization with faster gradients.
 
-On a CPU, a round of two LSTM layers takes 0.4 to 0.6 of the time that it takes with Keras'
+On a CPU, a round of two LSTM layers takes 0.4 to 0.7 of the time that it takes with Keras'
 (`docs/speed.md`, by processor).
 """
 
