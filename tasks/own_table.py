@@ -5,6 +5,7 @@ import csv
 import datetime
 import functools
 import pathlib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -137,8 +138,8 @@ def names(argument: str, value: Any) -> tuple[str, ...]:
 def read_csv(path: pathlib.Path) -> Table:
     """Returns a CSV file's columns, text, by the names in its first line.
 
-    Cells are separated by what divides the first line into most: commas, semicolons,
-    tabs or bars.
+    Cells are separated by what the first line has most of outside quotes: commas,
+    semicolons, tabs or bars.
 
     Raises:
       TaskError: If the file cannot be read, has no rows, or lines differ in length.
@@ -151,7 +152,9 @@ def read_csv(path: pathlib.Path) -> Table:
         ):
             first = file.readline()
             file.seek(0)
-            delimiter = max(_DELIMITERS, key=functools.partial(_num_cells, first))
+            delimiter = max(
+                _DELIMITERS, key=functools.partial(_num_outside_quotes, first)
+            )
             # Not strict, it would read rows after a stray quote as a part of a cell.
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             rows, lines = _rows(reader, path)
@@ -194,8 +197,8 @@ def _refuse_compressed(path: pathlib.Path) -> None:
             raise TaskError(f"{path} cannot be read as CSV: {reason}.")
 
 
-def _num_cells(line: str, delimiter: str) -> int:
-    return len(next(csv.reader([line], delimiter=delimiter), ()))
+def _num_outside_quotes(line: str, delimiter: str) -> int:
+    return re.sub(r'"[^"]*("|$)', "", line).count(delimiter)
 
 
 def _naming_lines(reader: Any, path: pathlib.Path) -> Iterator[list[str]]:

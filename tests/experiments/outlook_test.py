@@ -200,6 +200,7 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
     assert sizes == [[4, 4]]
     expected = f"{told} minutes; smaller values of --total_rounds, "
     assert expected in stream.getvalue()
+    assert progress.remaining_in_step > 1
 
 
 @pytest.mark.usefixtures("cohort")
@@ -273,6 +274,36 @@ def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
     assert sum(batches) == 42
     outlook.tell_duration(spec, 0, batches, [], progress)
     assert not stream.getvalue()
+
+
+@pytest.mark.usefixtures("cohort")
+def test_steps_are_measured_with_full_batches_if_a_client_has_one(
+    make_spec, monkeypatch
+):
+    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
+    sizes = []
+
+    def measure(_, batch):
+        sizes.append(len(batch[0]))
+        return 1.0
+
+    monkeypatch.setattr(outlook.step_time, "measure", measure)
+    # The first client has 6 examples, the third one 8.
+    spec = make_spec("fedavg", total_rounds=4, clients_per_round=3, client_batch_size=8)
+    progress = Progress(4, stream=io.StringIO())
+    outlook.tell_duration(spec, 0, [6] * 4, [], progress)
+    assert sizes == [8]
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        (0, "stopping before the first round: nothing is saved."),
+        (12, "stopping before round 13; the last saved round is 12."),
+    ],
+)
+def test_a_signal_before_rounds_is_answered_with_what_is_saved(saved, told):
+    assert outlook.stop_before_rounds(saved) == told
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,22 @@ def test_what_remains_follows_from_the_steps(monkeypatch):
     assert progress.remaining_in_step == 6.0
 
 
+def test_what_remains_of_the_first_step_follows_from_what_was_expected(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    progress = Progress(3, done=1, stream=io.StringIO(), work=[5.0, 1.0, 3.0])
+    progress.expect(80.0)
+    now[0] += 5.0
+    assert progress.remaining_in_step == 15.0
+    # It also compiles: nobody knows how long.
+    now[0] += 15.0
+    assert progress.remaining_in_step is None
+    now[0] += 10.0
+    progress.advance("fedavg", {})
+    now[0] += 4.0
+    assert progress.remaining_in_step == 26.0
+
+
 def test_steps_of_less_work_are_expected_to_take_less_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])

@@ -295,6 +295,33 @@ def test_a_signal_in_round_1_is_told_that_it_ends_and_saves_it(
     assert load_model(tmp_path).round_num == 1
 
 
+def test_a_signal_before_a_run_resumes_is_told_what_is_saved(
+    stages, tmp_path, monkeypatch
+):
+    def stop_in_round_3(call):
+        if call == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    runner.run(make_spec(intercept(stages, stop_in_round_3), tmp_path))
+    restore, answer = runner._Training._restore, runner.outlook.stop_before_rounds
+    answered, notices = threading.Event(), []
+
+    def stop_before_rounds(saved):
+        notices.append(answer(saved))
+        answered.set()
+        return notices[-1]
+
+    def ask_to_stop(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        answered.wait(10)
+        return restore(self)
+
+    monkeypatch.setattr(runner.outlook, "stop_before_rounds", stop_before_rounds)
+    monkeypatch.setattr(runner._Training, "_restore", ask_to_stop)
+    assert runner.run(make_spec(stages, tmp_path)).rounds_done == 3
+    assert notices == ["stopping before round 4; the last saved round is 3."]
+
+
 def test_a_signal_at_the_end_of_a_round_is_told_that_no_other_begins(
     stages, tmp_path, monkeypatch, capsys
 ):

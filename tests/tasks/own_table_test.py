@@ -45,6 +45,12 @@ def test_cells_may_be_long_texts(write):
     assert csv.field_size_limit() == limit
 
 
+@pytest.mark.parametrize("name", ["b, c", 'b ""x, y"" c, d'])
+def test_what_is_in_quotes_separates_nothing(write, name):
+    found = own_table.read_csv(write(f'a;"{name}"\n1;2\n'))
+    assert list(found.columns) == ["a", name.replace('""', '"')]
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_a_file_has_columns(delimiter, write):
     lines = ["\ufeffage,ill", "31, yes", "", "4,no"]

@@ -16,7 +16,6 @@ from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunSpec
 from tff_algos.experiments.stage import Stage
 
-NOT_STARTED = "stopping before the first round: nothing is saved."
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
 # Fewer steps are not measured: unless one takes a second, they take less.
@@ -186,14 +185,17 @@ def tell_duration(
     own_steps = _personalization_steps(spec, rounds_done, personalized)
     if steps.total() + own_steps < _MANY_STEPS:
         return
-    client_id = spec.task.train_client_ids[0]
-    x, y = spec.task.examples(client_id, "train")
+    # The largest of a few: clients with less than a batch would take less time.
+    some = spec.task.train_client_ids[:_MAX_COUNTED]
+    examples = (spec.task.examples(client_id, "train") for client_id in some)
+    x, y = max(examples, key=lambda own: len(own[0]))
 
     @functools.cache
     def step_seconds(size: int) -> float:
         return step_time.measure(spec.task.model, (x[:size], y[:size]))
 
     seconds = sum(count * step_seconds(size) for size, count in steps.items())
+    progress.expect(seconds)
     rounds_left = "the remaining rounds" if rounds_done else "all rounds"
     told = f"{rounds_left} take {_about(seconds)}"
     if own_steps:
@@ -253,6 +255,17 @@ def _ways_to_shorten(spec: RunSpec, *, personalizes: bool = False) -> str:
     names += ("personalization_epochs", "eval_clients") * personalizes
     usable = [f"--{name}" for name in names if name in spec.hyperparameters]
     return f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
+
+
+def stop_before_rounds(saved: int) -> str:
+    """Returns what a signal to stop does before a run's first round, or its next.
+
+    Args:
+      saved: The last round with a checkpoint; 0 if there is none.
+    """
+    if saved:
+        return f"stopping before round {saved + 1}; the last saved round is {saved}."
+    return "stopping before the first round: nothing is saved."
 
 
 def stop_notice(

@@ -421,7 +421,7 @@ class _Training:
         # After a signal no other round begins, even if this one ends meanwhile.
         last = None if done >= self._spec.total_rounds else self._last_begun
         if last == 0:
-            return outlook.NOT_STARTED
+            return outlook.stop_before_rounds(0)
         return outlook.stop_notice(last, self._saved, in_step, self._stop.may_exit)
 
 
@@ -459,10 +459,17 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             held = _check_config(spec)
             if held is None:
                 _write_config(spec, ())
+        # A row that no checkpoint has is of a round that runs again.
+        folder = spec.output_dir / checkpoints.FOLDER
+        saved = max(checkpoints.rounds_in(folder), default=0)
         started: list[_Training] = []
         stop = stack.enter_context(
             StopOnSignal(
-                lambda: started[0].stop_notice() if started else outlook.NOT_STARTED,
+                lambda: (
+                    started[0].stop_notice()
+                    if started
+                    else outlook.stop_before_rounds(saved)
+                ),
                 may_exit=may_exit,
             )
         )

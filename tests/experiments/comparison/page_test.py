@@ -116,7 +116,46 @@ def test_an_attack_on_all_runs_is_in_the_title(tmp_path):
     assert page.title(outcomes) == f"Comparison on mnist under {flags}: 0, 1"
     weaker = _results(tmp_path / "c", **attack | {"attack": "scale:2"})
     sampled = _results(tmp_path / "e", **attack, malicious_every_round=False)
-    assert page.attack_flags(sampled.settings) == f"{flags} --nomalicious_every_round"
+    assert (
+        page.attack_flags(sampled.settings) == f"{flags} --malicious_every_round=false"
+    )
     for other in (weaker, sampled, _results(tmp_path / "d")):
         mixed = {**outcomes, Row(label="other"): [other]}
         assert page.shared_subject(mixed) == "mnist"
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "expected"),
+    [
+        (
+            ["fedavg", "fedavg (b)"],
+            [{}, {"attack": "scale:10"}],
+            ["fedavg", "fedavg (b) under scale:10"],
+        ),
+        (
+            ["fedavg", "fedavg under scale:10"],
+            [{}, {"attack": "scale:10"}],
+            ["fedavg", "fedavg under scale:10"],
+        ),
+        (
+            ["a", "b malicious_clients=0.2"],
+            [
+                {"attack": "scale:10", "malicious_clients": "0.05"},
+                {"attack": "scale:10", "malicious_clients": "0.2"},
+            ],
+            ["a under malicious_clients=0.05", "b malicious_clients=0.2"],
+        ),
+        (["a", "b"], [{"attack": "scale:10"}] * 2, ["a", "b"]),
+        (["a", "b"], [{"malicious_clients": "0.2"}, {}], ["a", "b"]),
+    ],
+)
+def test_labels_say_the_attack_where_rows_differ_in_it(
+    tmp_path, labels, settings, expected
+):
+    outcomes = {
+        Row(label=label): [None, _results(tmp_path / label, **each)]
+        for label, each in zip(labels, settings, strict=True)
+    }
+    labelled = page.with_attacks_in_labels(outcomes)
+    assert [row.label for row in labelled] == expected
+    assert [*labelled.values()] == [*outcomes.values()]

@@ -48,7 +48,7 @@ def test_published_numbers_are_beside_ours(tmp_path):
         Row(label="fedavg"): [None],
     }
     table = report.build_table(COLUMNS[:1], outcomes)
-    assert table.header == ["", "held-out accuracy, %", "published"]
+    assert table.header == ["", "held-out accuracy, %", "published number, or note"]
     assert [line[-1] for line in table.lines] == ["77.97 +- 1.28 %", ""]
 
 
@@ -126,8 +126,8 @@ def test_the_table_the_runs_the_plots_and_a_page_are_written(tmp_path):
     assert (tmp_path / "table.md").read_text() == table.markdown
     with open(tmp_path / "runs.csv", newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == ["row", "folder", *(column.name for column in COLUMNS)]
-    assert rows[2] == ["<uga>", str(tmp_path / "b"), "0.3", "", "2.0"]
+    assert header == ["row", "seed", "folder", *(column.name for column in COLUMNS)]
+    assert rows[2] == ["<uga>", "0", str(tmp_path / "b"), "0.3", "", "2.0"]
     assert len(rows) == 4
     page = (tmp_path / "report.html").read_text()
     assert "<h1>Comparison on made_up: fedavg, &lt;uga&gt;, afl</h1>" in page

@@ -47,6 +47,14 @@ def test_what_a_row_lacks_is_left_out_of_it():
     assert "--proximal_strength=0.1" in rows[1].arguments
 
 
+def test_pooled_training_has_no_flags_of_clients_that_take_part():
+    asked = ["--attack=scale:10", "--malicious_clients=0.2", "--client_dropout=0.1"]
+    rows = make_rows(["fedavg", "centralized"], [TASK, *asked], [], WHAT)
+    assert rows[0].left_out == () and set(asked) <= set(rows[0].arguments)
+    assert rows[1].left_out == ("attack", "client_dropout", "malicious_clients")
+    assert set(rows[1].arguments) == {"--algo=centralized", TASK}
+
+
 def test_the_grid_wins_over_common_flags_and_these_over_flag_files(presets):
     rows = make_rows(
         [f"{presets}/u*.flags", f"{presets}/fedavg.flags"],
@@ -284,7 +292,8 @@ def test_a_folder_is_named_by_what_rows_share():
 
     assert name(["fedavg"], "--task=mnist") == "comparison-mnist"
     assert name(["fedavg", "uga"], "--task=mnist") == name(["uga"], "--task=mnist")
-    assert name(["runs/one", "runs/two"]) == "comparison"
+    assert name(["runs/one", "runs/two"]) == name(["runs/two", "runs/one"])
+    assert name(["runs/one", "runs/two"]) != name(["runs/one", "runs/three"])
     presets = ["presets/gradma/mnist/a.flags", "presets/gradma/mnist/b.flags"]
     assert name(presets) == name(["presets/gradma/mnist/*.flags"])
     assert name(presets) == "comparison-gradma-mnist"

@@ -79,7 +79,8 @@ class Comparison:
     def plot(self) -> matplotlib.figure.Figure:
         """Draws the learning curves, the mean and range over seeds of every row."""
         subject = page.shared_subject(self.outcomes)
-        return figures.plot_curves(figures.learning_curves(self.outcomes), subject)
+        labelled = page.with_attacks_in_labels(self.outcomes)
+        return figures.plot_curves(figures.learning_curves(labelled), subject)
 
     def _repr_markdown_(self) -> str:
         return self.table

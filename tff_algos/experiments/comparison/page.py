@@ -9,8 +9,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from tff_algos import messages
 from tff_algos.experiments.comparison.columns import Results
+from tff_algos.experiments.comparison.rows import Row
 from tff_algos.experiments.comparison.runs import Outcomes
 from tff_algos.experiments.metric_names import ROUND
 
@@ -29,9 +32,9 @@ code { overflow-wrap: anywhere; }
 """
 # Settings that are no flags, or no two runs of a row share.
 _NO_FLAGS = ("dataset", "seed")
-_ATTACK = ("attack", "malicious_clients")
+_ATTACK = ("attack", "malicious_clients", "malicious_every_round")
 # Rows' names and the note on attacks tell these apart.
-_TOLD = (*_NO_FLAGS, "algo", *_ATTACK, "malicious_every_round")
+_TOLD = (*_NO_FLAGS, "algo", *_ATTACK)
 
 
 def render(
@@ -95,13 +98,39 @@ def shared_subject(outcomes: Outcomes) -> str | None:
 
 def attack_flags(settings: Mapping[str, Any]) -> str:
     """Returns the flags of a run's attack; "" if there is none."""
+    found = _attack_settings(settings)
+    return " ".join(f"--{name}={value}" for name, value in found.items())
+
+
+def _attack_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what the settings of a run say of an attack; nothing if there is none."""
     if not settings.get("attack"):
-        return ""
-    names = [name for name in _ATTACK if settings.get(name) is not None]
-    flags = [f"--{name}={settings[name]}" for name in names]
-    if not settings.get("malicious_every_round", True):
-        flags.append("--nomalicious_every_round")
-    return " ".join(flags)
+        return {}
+    unset = {"malicious_every_round": True}
+    return {
+        name: _text(settings[name])
+        for name in _ATTACK
+        if settings.get(name) not in (None, unset.get(name))
+    }
+
+
+def with_attacks_in_labels(outcomes: Outcomes) -> Outcomes:
+    """Returns the same results; where attacks differ, rows' labels say the attack."""
+    found = {}
+    for row, results in outcomes.items():
+        settings = next((each.settings for each in results if each is not None), {})
+        found[row] = _attack_settings(settings)
+
+    def label(row: Row) -> str:
+        attack = [
+            value if name == "attack" else f"{name}={value}"
+            for name, value in found[row].items()
+            if value not in row.label
+            and {value} != {s.get(name) for s in found.values()}
+        ]
+        return f"{row.label} under {', '.join(attack)}" if attack else row.label
+
+    return {attrs.evolve(row, label=label(row)): outcomes[row] for row in outcomes}
 
 
 def title(outcomes: Outcomes) -> str:

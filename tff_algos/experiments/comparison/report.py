@@ -18,6 +18,7 @@ PAGE_FILE = "report.html"
 _CURVES_FILE = "learning_curves.png"
 _CLIENTS_FILE = "client_accuracy.png"
 _NOTE = "Mean (population standard deviation) over seeds."
+_PUBLISHED = "published number, or note"
 
 
 @attrs.frozen
@@ -58,7 +59,8 @@ def _width(text: str) -> int:
 def build_table(columns: Sequence[Column], outcomes: Outcomes) -> Table:
     """Returns the table, with a line for each row.
 
-    The last column is what flag files say was published, if any does.
+    The last column is what the first lines of flag files say, if any says something:
+    published numbers, or notes.
     """
     lines = []
     published = any(row.published for row in outcomes)
@@ -75,7 +77,7 @@ def build_table(columns: Sequence[Column], outcomes: Outcomes) -> Table:
             for column in columns
         ]
         lines.append([label, *values, *([row.published or ""] * published)])
-    header = ["", *(column.header for column in columns), *(["published"] * published)]
+    header = ["", *(column.header for column in columns), *([_PUBLISHED] * published)]
     return Table(header, lines, [*notes(outcomes), *_tenths(columns, outcomes)])
 
 
@@ -144,17 +146,20 @@ def _write_runs(
 ) -> None:
     with files.replacing(path) as file:
         writer = csv.writer(file)
-        writer.writerow(["row", "folder", *(column.name for column in columns)])
+        names = [column.name for column in columns]
+        writer.writerow(["row", "seed", "folder", *names])
         for row, results in outcomes.items():
             for each in results:
                 if each is not None:
                     values = [column.value(each) for column in columns]
-                    writer.writerow([row.label, each.folder, *values])
+                    seed = each.settings.get("seed")
+                    writer.writerow([row.label, seed, each.folder, *values])
 
 
 def _draw(folder: pathlib.Path, outcomes: Outcomes) -> list[pathlib.Path]:
     drawn = []
     subject = page.shared_subject(outcomes)
+    outcomes = page.with_attacks_in_labels(outcomes)
     curves = figures.learning_curves(outcomes)
     if curves:
         drawn.append(folder / _CURVES_FILE)

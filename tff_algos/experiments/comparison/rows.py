@@ -37,6 +37,16 @@ _REFUSED_FLAGS = types.MappingProxyType(
         "version": ": use it without compare",
     }
 )
+# Settings of every run that mean nothing where no clients are sampled.
+_OF_COHORTS = frozenset(
+    {
+        "attack",
+        "malicious_clients",
+        "malicious_every_round",
+        "client_dropout",
+        "track_improvement",
+    }
+)
 # Beside the rows of a folder of presets: what they share.
 _COMMON_FILE = "common.flags"
 
@@ -53,7 +63,7 @@ class Row:
         other rows have other values.
       folders: The folders of existing runs, one per seed; () for a row to be run.
       published: What the first line of its flag file says, for presets the published
-        number; None if it has no comment there.
+        number or a note; None if it has no comment there.
     """
 
     label: str
@@ -167,6 +177,9 @@ def default_folder(
     tasks = [each for each in common if each.startswith("--task=")]
     others = sorted({*common, *filter(None, [fingerprint])} - set(tasks))
     words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
+    if not words:
+        # Existing runs share nothing; other runs must not replace their report.
+        others += sorted(contenders)
     if others:
         words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
     return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
@@ -332,6 +345,8 @@ def _row(
             raise ComparisonError(f"--{flag} is missing for {name}.")
     algorithm, task = what.algorithm(values.algo), what.task(values.task)
     known = {*what.run, *algorithm.fields, *task.fields}
+    if "clients_per_round" not in algorithm.fields:
+        known -= _OF_COHORTS
     chosen = run_flags.settings_of(values, what)
     left_out = set(chosen) - known - of_preset
     settings = {key: value for key, value in chosen.items() if key not in left_out}
