@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -31,6 +32,18 @@ _CHOSEN = re.findall(
 )
 
 
+# What all pages call with `make`, in a line or in a block.
+_MADE = sorted(
+    {
+        inline or in_block.partition("#")[0].strip()
+        for page in ("README.md", "CONTRIBUTING.md", *(_ROOT / "docs").rglob("*.md"))
+        for inline, in_block in re.findall(
+            r"`(make [^`]+)`|^(make .+)$", (_ROOT / page).read_text(), re.MULTILINE
+        )
+    }
+)
+
+
 def _source(program: str) -> str:
     return (_ROOT / "benchmarks" / f"{program}.py").read_text()
 
@@ -40,6 +53,22 @@ def test_all_programs_are_here():
     assert found - {"__init__"} == set(_PROGRAMS)
     makefile = (_ROOT / "Makefile").read_text()
     assert set(re.findall(r"benchmarks/(\w+)\.py", makefile)) <= set(_PROGRAMS)
+
+
+def test_what_the_pages_make_is_found():
+    assert {"make run", "make bench-adjoint BENCH_ADJOINT_FLAGS="} <= set(_MADE)
+
+
+@pytest.mark.parametrize("command", _MADE)
+def test_make_knows_what_the_pages_make(command):
+    words = [*shlex.split(command), "--dry-run"]
+    shown = subprocess.run(
+        words, capture_output=True, text=True, check=True, cwd=_ROOT
+    ).stdout
+    for program, flags in re.findall(r"benchmarks/(\w+)\.py ?(.*)", shown):
+        assert program in _PROGRAMS
+        variable = re.search(r"(\w+_FLAGS)=(\S*)", command)
+        assert variable is None or flags.strip() == variable[2]
 
 
 @pytest.mark.parametrize("program", _PROGRAMS)
