@@ -57,6 +57,17 @@ def test_the_text_tab_has_the_flags_and_the_command(events):
     assert text("command") == "`main.py --algo=fedavg`"
 
 
+def test_the_text_tab_has_the_flags_of_a_run_that_resumed(tmp_path):
+    for rounds_done, total in ((0, 3), (3, 5)):
+        settings = {**_HYPERPARAMETERS, "total_rounds": total}
+        tensorboard_files.write_settings(tmp_path, settings, "a text", rounds_done)
+    written = _events(tmp_path).Tensors("flags")
+    assert [event.step for event in written] == [0, 3]
+    texts = [tf.make_ndarray(event.tensor_proto).item().decode() for event in written]
+    for text, total in zip(texts, (3, 5), strict=True):
+        assert f"| `total_rounds` | {total} |" in text
+
+
 def test_the_images_tab_has_the_plots(tmp_path):
     pixels = np.zeros((3, 5, 3), np.uint8)
     pixels[1, 2] = (255, 0, 7)

@@ -481,9 +481,13 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
                 _write_config(spec, _earlier_programs(spec, held, training.rounds_done))
         evaluations = training.evaluations
         started.append(training)
-        if not training.rounds_done:
+        # A run that resumes may have another number of rounds.
+        if training.rounds_done in range(spec.total_rounds) or not spec.total_rounds:
             tensorboard_files.write_settings(
-                spec.output_dir, spec.hyperparameters, spec.config.get("command")
+                spec.output_dir,
+                spec.hyperparameters,
+                spec.config.get("command"),
+                training.rounds_done,
             )
         with contextlib.closing(training):
             training.run()

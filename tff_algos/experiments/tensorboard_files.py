@@ -12,7 +12,10 @@ _METRICS = ("eval/accuracy", "eval/loss", "train/accuracy", "train/loss")
 
 
 def write_settings(
-    directory: pathlib.Path, hyperparameters: Mapping[str, Any], command: Any
+    directory: pathlib.Path,
+    hyperparameters: Mapping[str, Any],
+    command: Any,
+    rounds_done: int = 0,
 ) -> None:
     """Writes the settings: for the tab HPARAMS, and as a table for the tab TEXT.
 
@@ -20,6 +23,7 @@ def write_settings(
       directory: The results folder.
       hyperparameters: All settings by flag name.
       command: The run's origin: the words of a command line, or a text.
+      rounds_done: Rounds that earlier processes did; TensorBoard's step.
     """
     values = {name: _plain(value) for name, value in hyperparameters.items()}
     words = [command] if isinstance(command, str) else list(command or ())
@@ -28,7 +32,7 @@ def write_settings(
         "|---|---|",
         *(f"| `{name}` | {value} |" for name, value in values.items()),
     ]
-    with _writer(directory).as_default(step=0):
+    with _writer(directory).as_default(step=rounds_done):
         hparams_api.hparams_config(
             hparams=[hparams_api.HParam(name) for name in values],
             metrics=[hparams_api.Metric(name) for name in _METRICS],
