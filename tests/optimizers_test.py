@@ -36,6 +36,7 @@ OPTIMIZERS = {
     "adagrad": lambda: tff.learning.optimizers.build_adagrad(0.1),
     "yogi": lambda: tff.learning.optimizers.build_yogi(0.1),
     "adamw": lambda: tff.learning.optimizers.build_adamw(0.1),
+    "rmsprop": lambda: tff.learning.optimizers.build_rmsprop(0.1),
 }
 
 

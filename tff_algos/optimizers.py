@@ -2,13 +2,19 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.autograph import convertible
+from tff_algos.hyperparameters import instance
 
+# An argument of a builder.
+Optimizer = Annotated[
+    tff.learning.optimizers.Optimizer,
+    instance("an optimizer of TFF, such as tff.learning.optimizers.build_sgdm(0.1)"),
+]
 _BUILDERS = {
     "adagrad": tff.learning.optimizers.build_adagrad,
     "adam": tff.learning.optimizers.build_adam,
@@ -59,13 +65,13 @@ def in_weights_dtype(
 ) -> tff.learning.optimizers.Optimizer:
     """Returns the optimizer, computing in the dtype of the weights.
 
-    TFF stores hyperparameters as float32 tensors. Its SGD with momentum and its AdamW
-    multiply them by gradients or weights without a cast, which fails for float64. Other
-    optimizers, which cast them, and float32 weights are passed through. AutoGraph
-    converts users' optimizers.
+    TFF stores hyperparameters as float32 tensors. Its SGD with momentum, its AdamW and
+    its RMSprop multiply them by gradients or weights without a cast, which fails for
+    float64. Other optimizers, which cast them, and float32 weights are passed through.
+    AutoGraph converts users' optimizers.
 
     Args:
-      optimizer: Any TFF optimizer. If it has momentum or weight decay, its `next` raises
+      optimizer: Any TFF optimizer. If it is one of these three, its `next` raises
         `TypeError` for weights of several dtypes.
     """
     if isinstance(optimizer, _InWeightsDtype):
@@ -136,7 +142,7 @@ def _uncast(state: Any) -> str | None:
     """Returns a hyperparameter of a state that TFF does not cast; None without one."""
     if not isinstance(state, Mapping):
         return None
-    found = (name for name in ("momentum", "weight_decay") if name in state)
+    found = (name for name in ("momentum", "weight_decay", "decay") if name in state)
     return next(
         itertools.chain(found, filter(None, map(_uncast, state.values()))), None
     )

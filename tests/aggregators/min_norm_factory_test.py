@@ -75,6 +75,11 @@ def test_weights_are_measured():
     assert measurements["lambda_max"] == pytest.approx(0.6)
     # Half of (1, 2).
     assert measurements["base_update_norm"] == pytest.approx(np.sqrt(1.25))
+    units = {"normalize": True, "median_norm_lr": True}
+    found, measurements = combine([(2, 0), (0, 4)], epsilon=0.0, **units)
+    # Half of (1, 1), times the median of the norms.
+    assert measurements["base_update_norm"] == pytest.approx(3 * np.sqrt(0.5))
+    assert np.linalg.norm(found) == pytest.approx(3 * np.sqrt(0.5))
 
 
 @pytest.mark.parametrize("normalize", [False, True])

@@ -81,6 +81,95 @@ def test_bad_hyperparameters_of_maml_are_named(kwargs, message):
             )
 
 
+WORKS, SGD_01 = tff_algos.client_works, SGD(0.1)
+PFEDME = {
+    "client_learning_rate": 0.1,
+    "personal_strength": 1.0,
+    "personal_steps": 1,
+    "personal_learning_rate": 0.1,
+}
+BAD_PARTS = [
+    (
+        lambda: WORKS.build_local_training_client_work(
+            functional(), SGD_01, proximal_strength=-1.0
+        ),
+        "proximal_strength=-1.0.*>= 0",
+    ),
+    (
+        lambda: WORKS.build_moreau_envelope_client_work(
+            functional(), **PFEDME | {"personal_steps": 0}
+        ),
+        "personal_steps=0.*integer >= 1",
+    ),
+    (
+        lambda: WORKS.build_mixture_client_work(
+            functional(), client_learning_rate=0.1, mixing=1.5, adaptive_mixing=False
+        ),
+        r"mixing=1.5.*in \[0, 1\]",
+    ),
+    (
+        lambda: WORKS.build_ditto_client_work(
+            functional(), SGD_01, personal_strength=-0.1
+        ),
+        "personal_strength=-0.1.*>= 0",
+    ),
+    (
+        lambda: WORKS.build_dynamic_regularization_client_work(
+            functional(), SGD_01, dynamic_regularization=0.1, mean_examples=0.0
+        ),
+        "mean_examples=0.0.*> 0",
+    ),
+    (
+        lambda: WORKS.build_contrastive_training_client_work(
+            block_problems.block_model(),
+            SGD_01,
+            contrastive_strength=1.0,
+            contrastive_temperature=0.0,
+        ),
+        "contrastive_temperature=0.0.*> 0",
+    ),
+    (
+        lambda: WORKS.build_multi_level_training_client_work(
+            block_problems.block_model(),
+            SGD_01,
+            WORKS.BranchLosses(),
+            gradient_clip_norm=0.0,
+        ),
+        "gradient_clip_norm=0.0.*> 0",
+    ),
+    (
+        lambda: WORKS.BranchLosses(distillation_weight=-1.0),
+        "distillation_weight=-1.0.*>= 0",
+    ),
+    (
+        lambda: WORKS.StepCorrection(local_rows=("drfit",)),
+        "local_rows='drfit'.*previous, server, drift",
+    ),
+    (
+        lambda: tff_algos.finalizers.GradientMemory(
+            num_clients=3, memory_size=2, server_momentum=1.0, memory_decay=0.5
+        ),
+        r"server_momentum=1.0.*in \[0, 1\)",
+    ),
+    (
+        lambda: tff_algos.finalizers.build_dynamic_regularization_finalizer(
+            tff.to_type(np.float32), dynamic_regularization=0.1, num_clients=0
+        ),
+        "num_clients=0.*integer >= 1",
+    ),
+    (
+        lambda: tff_algos.build_personalization_eval(functional(), lambda: SGD_01),
+        "optimizer=.*expected an optimizer of TFF, such as",
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD_PARTS)
+def test_bad_hyperparameters_of_parts_are_named(build, message):
+    with pytest.raises(HyperparameterError, match=message):
+        build()
+
+
 BAD_FAIRNESS = [
     (tff_algos.build_fed_mgda, {"epsilon": -0.1}, "epsilon=-0.1.*>= 0"),
     (tff_algos.build_fed_mgda, {"epsilon": np.nan}, "epsilon=nan.*>= 0"),

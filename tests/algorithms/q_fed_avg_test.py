@@ -49,6 +49,14 @@ def test_q_fedavgs_round_is_the_papers_fraction(loss_reduction):
     assert output.metrics["aggregator"]["mean_loss"] == pytest.approx(np.mean(losses))
 
 
+def test_the_largest_loss_is_undefined_unless_a_client_counts():
+    process = fair_processes.process("qfedavg")
+    nobody = problems.Client(np.zeros((0, problems.NUM_FEATURES)), np.zeros(0))
+    for cohort in ([], [nobody.batches(2)]):
+        output = process.next(process.initialize(), cohort)
+        assert np.isnan(output.metrics["client_work"]["max_loss"])
+
+
 @pytest.mark.parametrize("lipschitz", [0.1, 7.0])
 def test_q_fedavg_with_q_zero_is_uniform_fedavg_whatever_lipschitz(lipschitz):
     data = fair_processes.cohort()

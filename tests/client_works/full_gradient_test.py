@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.testing import problems
@@ -26,6 +27,23 @@ def test_the_mean_gradient_is_that_of_all_examples(batch_size):
         vector(found.gradient_sum), CLIENT.gradient(START), rtol=1e-12
     )
     assert found.num_examples == 5
+
+
+def test_in_half_precision_the_sum_over_examples_does_not_overflow():
+    # 10,000 examples, all with gradients of -8.
+    shape = (10_000, problems.NUM_FEATURES)
+    client = problems.Client(np.ones(shape), np.full(10_000, 8.25))
+    model = problems.linear_model(np.float16)
+    weights = local_model.Weights(
+        (tf.zeros([problems.NUM_FEATURES], tf.float16), tf.constant(0.25, tf.float16)),
+        (),
+    )
+    batches = client.batches(100).map(
+        lambda x, y: (tf.cast(x, tf.float16), tf.cast(y, tf.float16))
+    )
+    found = full_gradient.mean_gradient(local_model.create(model), weights, batches)
+    assert [each.dtype for each in found.gradient_sum] == [tf.float16] * 2
+    np.testing.assert_array_equal(vector(found.gradient_sum), np.full(6, -8.0))
 
 
 def test_no_examples_have_a_gradient_of_zero():

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from tests.testing import padded_text
+import tff_algos
+from tests.testing import padded_text, problems
+from tests.testing.remembering_cohorts import Training
 from tff_algos import client_works
 from tff_algos.client_works.moon_training import contrastive_losses
+from tff_algos.models.block_model import BlockModel, layer
 
 RNG = np.random.default_rng(0)
 FEATURES, SERVER, PREVIOUS = RNG.normal(size=[3, 6, 4])
@@ -35,6 +39,30 @@ def loss_and_gradient(
             contrastive_losses(features, server, previous, contrastive_temperature)
         )
     return loss.numpy(), tape.gradient(loss, features).numpy()
+
+
+def test_the_inputs_of_a_single_layer_may_be_integers():
+    table = np.array([[0.5, -1.0], [0.25, 2.0], [1.0, 0.0]], np.float32)
+    model = BlockModel(
+        [layer(lambda x, kernel: tf.gather(kernel, x), table)],
+        loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
+        ),
+        metrics_fns=problems.LOSS_METRICS,
+        input_spec=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int32)),
+    )
+    batches = tf.data.Dataset.from_tensors(([0, 1, 2], [0, 1, 0]))
+
+    def after_a_round(build, **settings):
+        process = build(model, tff.learning.optimizers.build_sgdm(0.5), **settings)
+        training = Training(process, 1)
+        training.round({0: batches})
+        return training.weights
+
+    plain = after_a_round(tff_algos.build_moon, contrastive_strength=0.0)
+    assert np.abs(plain - table.ravel()).max() > 0.01
+    contrasted = after_a_round(tff_algos.build_moon, contrastive_strength=1.0)
+    np.testing.assert_array_equal(contrasted, plain)
 
 
 @pytest.mark.parametrize("contrastive_temperature", [0.1, 0.5, 3.0])

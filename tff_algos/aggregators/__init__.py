@@ -7,6 +7,7 @@ from tff_algos.aggregators.latest_updates import (
     LatestUpdatesFactory,
     LatestUpdatesState,
 )
+from tff_algos.aggregators.mean import MeanFactory
 from tff_algos.aggregators.mean_and_rows import MeanAndRowsFactory
 from tff_algos.aggregators.mean_statistics import StatisticsFactory
 from tff_algos.aggregators.min_norm_factory import MinNormFactory
@@ -29,6 +30,7 @@ __all__ = [
     "LatestUpdatesFactory",
     "LatestUpdatesState",
     "MeanAndRowsFactory",
+    "MeanFactory",
     "MedianFactory",
     "MinNormFactory",
     "NormalizedMeanFactory",

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators.mean import MeanFactory
 from tff_algos.finite import all_finite, zero_unless
 
 
@@ -45,12 +46,12 @@ def build_exclude_computation(
 def weighted_or_mean(
     factory: tff.aggregators.WeightedAggregationFactory | None,
 ) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns `factory`, or `tff.aggregators.MeanFactory()` if it is None.
+    """Returns `factory`, or a `MeanFactory` if it is None.
 
     Raises:
       TypeError: If `factory` is not a weighted aggregation factory.
     """
-    factory = tff.aggregators.MeanFactory() if factory is None else factory
+    factory = MeanFactory() if factory is None else factory
     if not isinstance(factory, tff.aggregators.WeightedAggregationFactory):
         raise TypeError(
             "Expected inner to be a tff.aggregators.WeightedAggregationFactory, "
@@ -80,7 +81,7 @@ class ExcludeNonFiniteFactory(tff.aggregators.WeightedAggregationFactory):
     def __init__(
         self, inner: tff.aggregators.WeightedAggregationFactory | None = None
     ) -> None:
-        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+        """Wraps `inner`, a `MeanFactory` by default.
 
         Raises:
           TypeError: If `inner` is not a weighted aggregation factory.

@@ -9,6 +9,7 @@ import collections
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import weighted_or_mean
+from tff_algos.aggregators.mean import MeanFactory
 
 
 class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -20,7 +21,7 @@ class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
     def __init__(
         self, inner: tff.aggregators.WeightedAggregationFactory | None = None
     ) -> None:
-        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+        """Wraps `inner`, a `MeanFactory` by default.
 
         Raises:
           TypeError: If `inner` is not a weighted aggregation factory.
@@ -40,9 +41,7 @@ class StatisticsFactory(tff.aggregators.WeightedAggregationFactory):
         """
         _check_type(value_type)
         inner = self._inner.create(value_type.update, weight_type)
-        mean = tff.aggregators.MeanFactory().create(
-            value_type.statistics, value_type.num_examples
-        )
+        mean = MeanFactory().create(value_type.statistics, value_type.num_examples)
 
         @tff.federated_computation
         def initialize():

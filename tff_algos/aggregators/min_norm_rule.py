@@ -162,6 +162,7 @@ class MinNormRule:
             scales = tf.math.divide_no_nan(tf.ones_like(norms), tf.maximum(norms, tiny))
         taken_weights = tf.where(taken, client_weights, 0.0)
         base = tf.math.divide_no_nan(taken_weights, tf.reduce_sum(taken_weights))
+        length = _median(norms, taken) if self.median_norm_lr else 1.0
         gram = gram * scales[:, tf.newaxis] * scales[tf.newaxis, :]
         base = self._capped(base, taken)
         lower = tf.where(taken, tf.maximum(base - self.epsilon, 0.0), 0.0)
@@ -175,14 +176,12 @@ class MinNormRule:
             qp_iterations=solution.iterations,
             lambda_min=_extreme(tf.reduce_min, weights, taken, 1.0),
             lambda_max=_extreme(tf.reduce_max, weights, taken, 0.0),
-            base_update_norm=_norm(gram, base),
+            base_update_norm=tf.cast(length, tf.float32) * _norm(gram, base),
         )
-        if self.median_norm_lr:
-            scales *= _median(norms, taken)
         # If all are excluded, the result is NaN, like `tff.aggregators.MeanFactory`'s.
         nothing = tf.where(tf.reduce_any(present), 0.0, np.nan)
         return MinNormWeights(
-            weights * scales + tf.cast(nothing, tf.float64), measurements
+            weights * (scales * length) + tf.cast(nothing, tf.float64), measurements
         )
 
     def _cap(self, taken: tf.Tensor) -> tf.Tensor:

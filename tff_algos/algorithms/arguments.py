@@ -5,6 +5,7 @@ from typing import Annotated
 
 import tensorflow_federated as tff
 
+from tff_algos import optimizers
 from tff_algos.hyperparameters import hparam, instance
 
 ClientWeighting = Annotated[
@@ -20,10 +21,7 @@ MetricsAggregator = Annotated[
     Callable,
     instance("a function such as tff.learning.metrics.sum_then_finalize"),
 ]
-Optimizer = Annotated[
-    tff.learning.optimizers.Optimizer,
-    instance("an optimizer of TFF, such as tff.learning.optimizers.build_sgdm(0.1)"),
-]
+Optimizer = optimizers.Optimizer
 WeightedAggregator = Annotated[
     tff.aggregators.WeightedAggregationFactory,
     instance(

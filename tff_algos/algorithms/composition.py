@@ -73,7 +73,7 @@ def compose(
     """
     initial_weights = local_model.build_initial_weights_computation(model)
     weights_type = initial_weights.type_signature.result
-    aggregator = model_aggregator or tff.aggregators.MeanFactory()
+    aggregator = model_aggregator or aggregators.MeanFactory()
     finalizer = finalizer or finalizers.build_apply_optimizer_finalizer(
         server_optimizer or tff.learning.optimizers.build_sgdm(1.0), weights_type
     )

@@ -116,7 +116,7 @@ def build_agnostic_training_client_work(
       {<examples=B*, client_index=int32*>}@CLIENTS>` to client results of type
       `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
       of `build_local_training_client_work`, plus `lambda_min`, `lambda_max` and
-      `max_loss` (float32). `client_index` holds one element, the client's index in
+      `max_loss` (float32; NaN if no client counts). `client_index` holds one element, the client's index in
       [0, N); a round fails if one is out of range, or two clients have the same.
 
     Raises:
@@ -169,6 +169,7 @@ def build_agnostic_training_client_work(
             weight = tf.cast(tf.reduce_sum(own * state.mixture), tf.float32)
             report = report.with_weight(weight).with_num_examples(own_data.num_examples)
             loss = zero_unless(report.counts_in, loss)
+            shown = tf.cast(loss, tf.float32)
             return (
                 report.result,
                 report.metrics,
@@ -176,7 +177,7 @@ def build_agnostic_training_client_work(
                 own * loss,
                 own * tf.cast(report.counts_in, tf.float64),
                 tf.cast(report.counts_in, tf.float64),
-                tf.cast(loss, tf.float32),
+                tf.where(report.counts_in, shown, shown.dtype.min),
             )
 
         return work(state, server_weights, data)
@@ -229,7 +230,7 @@ def build_agnostic_training_client_work(
                 counts,
                 lambda_min=least,
                 lambda_max=largest,
-                max_loss=tff.federated_max(loss),
+                max_loss=round_process.largest(loss),
             ),
         )
 

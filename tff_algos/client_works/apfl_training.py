@@ -4,7 +4,7 @@ Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020, arXiv
 2003.13461, Algorithm 1.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 import tensorflow as tf
@@ -17,6 +17,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import WeightMask, local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
 
@@ -60,6 +61,14 @@ def mixed_weights(
     return Weights(trainable, own.non_trainable)
 
 
+def _inner_product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of the products, float64 []."""
+    if left.dtype.size < tf.float32.size:
+        # Products of small numbers would vanish.
+        left, right = (tf.cast(each, tf.float32) for each in (left, right))
+    return tf.reduce_sum(tf.cast(left * right, tf.float64))
+
+
 def _mixing(row: Any, first: float) -> tf.Tensor:
     first = tf.constant(first, tf.float64)
     return tf.where(row["seen"], row["mixing"], first) if "mixing" in row else first
@@ -82,7 +91,7 @@ def _step_gradients(learning_rate: Any, adaptive: bool) -> StepGradients:
         if adaptive:
             slope = tf.add_n(
                 [
-                    tf.reduce_sum(tf.cast((v - w) * gradient, tf.float64))
+                    _inner_product(v - w, gradient)
                     for v, w, gradient in zip(
                         own.trainable, shared, at_mixed.gradients, strict=True
                     )
@@ -96,12 +105,13 @@ def _step_gradients(learning_rate: Any, adaptive: bool) -> StepGradients:
     return gradients
 
 
+@checked
 def build_mixture_client_work(
     model: ModelOrFn,
     *,
-    client_learning_rate: float,
-    mixing: float,
-    adaptive_mixing: bool,
+    client_learning_rate: Annotated[float, hparam(above=0)],
+    mixing: Annotated[float, hparam(low=0, high=1)],
+    adaptive_mixing: Annotated[bool, hparam()],
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
@@ -132,7 +142,7 @@ def build_mixture_client_work(
       `remembered_weights`, and with `adaptive_mixing` also `mixing`, float64 [].
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If an argument is out of range.
     """
     optimizer = tff.learning.optimizers.build_sgdm(client_learning_rate)
     local_update = local_training.build_local_update(

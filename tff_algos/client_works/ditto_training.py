@@ -4,6 +4,8 @@ Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning Through
 Personalization", 2021, arXiv 2012.04221.
 """
 
+from typing import Annotated
+
 import tensorflow_federated as tff
 
 from tff_algos.client_works import local_training, remembered_weights
@@ -12,15 +14,17 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn
 
 
+@checked
 def build_ditto_client_work(
     model: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    personal_strength: float,
+    personal_strength: Annotated[float, hparam(low=0)],
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
@@ -47,8 +51,8 @@ def build_ditto_client_work(
       `remembered_weights`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
-        optimizer has no learning rate that could decay.
+      HyperparameterError: If an argument is out of range, or the optimizer has no
+        learning rate that could decay.
     """
     decay = {"client_learning_rate_decay": client_learning_rate_decay}
     local_update = local_training.build_local_update(optimizer, **decay)

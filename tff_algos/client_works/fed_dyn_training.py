@@ -4,6 +4,8 @@ Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv
 2111.04263.
 """
 
+from typing import Annotated
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -15,6 +17,7 @@ from tff_algos.client_works.remembering_process import (
     build_remembering_process,
 )
 from tff_algos.clients.client_data import ClientData
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn
 
@@ -30,12 +33,13 @@ def _count(dataset: tf.data.Dataset) -> tf.Tensor:
     return dataset.reduce(tf.constant(0, tf.int64), add_batch)
 
 
+@checked
 def build_dynamic_regularization_client_work(
     model: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    dynamic_regularization: float,
-    mean_examples: float | None = None,
+    dynamic_regularization: Annotated[float, hparam(low=0)],
+    mean_examples: Annotated[float | None, hparam(above=0)] = None,
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_num_examples: bool = False,
@@ -63,8 +67,8 @@ def build_dynamic_regularization_client_work(
       empty. Clients are weighted uniformly.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
-        optimizer has no learning rate that could decay.
+      HyperparameterError: If an argument is out of range, or the optimizer has no
+        learning rate that could decay.
     """
     local_update = local_training.build_local_update(
         optimizer, client_learning_rate_decay=client_learning_rate_decay

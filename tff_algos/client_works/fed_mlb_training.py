@@ -5,6 +5,7 @@ arXiv 2207.06936 (FedMLB).
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import attrs
 import tensorflow as tf
@@ -13,13 +14,13 @@ import tensorflow_federated as tff
 from tff_algos.client_works import local_training
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
-from tff_algos.hyperparameters import HyperparameterError
+from tff_algos.hyperparameters import HyperparameterError, checked, hparam, record
 from tff_algos.models import local_model
 from tff_algos.models.block_model import BlockModel
 from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
 
 
-@attrs.frozen(kw_only=True)
+@record
 class BranchLosses:
     """The terms of a client's objective and their weights.
 
@@ -34,10 +35,10 @@ class BranchLosses:
         None for every block except the last.
     """
 
-    local_loss_weight: float = 1.0
-    hybrid_loss_weight: float = 1.0
-    distillation_weight: float = 1.0
-    distillation_temperature: float = 1.0
+    local_loss_weight: Annotated[float, hparam(low=0)] = 1.0
+    hybrid_loss_weight: Annotated[float, hparam(low=0)] = 1.0
+    distillation_weight: Annotated[float, hparam(low=0)] = 1.0
+    distillation_temperature: Annotated[float, hparam(above=0)] = 1.0
     splits: Sequence[int] | None = None
 
     def objective(
@@ -119,12 +120,13 @@ def _check_splits(splits: Sequence[int] | None, num_blocks: int) -> None:
         )
 
 
+@checked
 def build_multi_level_training_client_work(
     model: BlockModel,
     optimizer: tff.learning.optimizers.Optimizer,
     losses: BranchLosses,
     *,
-    gradient_clip_norm: float | None = None,
+    gradient_clip_norm: Annotated[float | None, hparam(above=0)] = None,
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
@@ -152,7 +154,8 @@ def build_multi_level_training_client_work(
       A process typed as `build_local_training_client_work`'s.
 
     Raises:
-      HyperparameterError: If the model has no such splits.
+      HyperparameterError: If an argument is out of range, or the model has no such
+        splits.
       TypeError: If `model` is not a block model.
     """
     local_model.require_blocks(model)

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 from tff_algos.client_works import client_report
 from tff_algos.client_works.round_process import measurements
 from tff_algos.clients import attacks
+from tff_algos.finite import at_least_float32
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
 
@@ -34,7 +35,8 @@ def mean_gradient(
         result = model.loss_gradients(here, state.metrics, batch)
         return GradientState(
             tuple(
-                total + gradient * tf.cast(result.num_examples, gradient.dtype)
+                total
+                + at_least_float32(gradient) * tf.cast(result.num_examples, total.dtype)
                 for total, gradient in zip(
                     state.gradient_sum, result.gradients, strict=True
                 )
@@ -44,7 +46,10 @@ def mean_gradient(
             state.num_examples + result.num_examples,
         )
 
-    zero = tf.nest.map_structure(tf.zeros_like, weights.trainable)
+    # Sums over many examples overflow in half precision.
+    zero = tuple(
+        at_least_float32(tf.zeros_like(weight)) for weight in weights.trainable
+    )
     total = dataset.reduce(
         GradientState(
             zero,
@@ -54,9 +59,11 @@ def mean_gradient(
         ),
         add_batch,
     )
-    mean = tf.nest.map_structure(
-        lambda g: tf.math.divide_no_nan(g, tf.cast(total.num_examples, g.dtype)),
-        total.gradient_sum,
+    mean = tuple(
+        tf.cast(
+            tf.math.divide_no_nan(g, tf.cast(total.num_examples, g.dtype)), weight.dtype
+        )
+        for g, weight in zip(total.gradient_sum, weights.trainable, strict=True)
     )
     return attrs.evolve(total, gradient_sum=mean)
 

@@ -5,7 +5,7 @@ Learning with Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import attrs
 import tensorflow as tf
@@ -23,6 +23,7 @@ from tff_algos.client_works.remembering_process import (
 )
 from tff_algos.client_works.round_process import build_round_process
 from tff_algos.clients.client_data import ClientDataFields
+from tff_algos.hyperparameters import hparam, record
 from tff_algos.models import local_model, random_draws
 from tff_algos.models.local_model import LocalModel, Tensors
 from tff_algos.solvers import cone
@@ -37,7 +38,7 @@ class _Carry(NamedTuple):
     num_fallbacks: tf.Tensor
 
 
-@attrs.frozen(kw_only=True)
+@record
 class StepCorrection:
     """How a local step's gradient is corrected.
 
@@ -45,15 +46,15 @@ class StepCorrection:
       local_rows: The rows that the step must not oppose: the gradients of the same
         batch at the "previous" local weights and at the "server" weights, and the
         "drift" from the server weights.
-      qp_margin: rho, the smallest inner product with a row, divided by the norms of the
-        row and of the gradient.
+      qp_margin: rho, in (-1, 1), the smallest inner product with a row, divided by the
+        norms of the row and of the gradient.
       qp_scope: Whether the gradient is corrected as one vector ("global") or each
         tensor by itself ("per_tensor").
     """
 
-    local_rows: Sequence[Row] = get_args(Row)
-    qp_margin: float = 0.0
-    qp_scope: cone.QpScope = "global"
+    local_rows: Annotated[Sequence[Row], hparam()] = get_args(Row)
+    qp_margin: Annotated[float, hparam(above=-1, below=1)] = 0.0
+    qp_scope: Annotated[cone.QpScope, hparam()] = "global"
 
     def step_gradients(
         self, server: local_model.Weights

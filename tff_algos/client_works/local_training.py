@@ -7,7 +7,7 @@ trained weights`, so a server optimizer can treat it as a gradient.
 
 import collections
 from collections.abc import Callable
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import attrs
 import tensorflow as tf
@@ -23,6 +23,8 @@ from tff_algos.hyperparameters import (
     HyperparameterError,
     Interval,
     UnusableHyperparameterError,
+    checked,
+    hparam,
 )
 from tff_algos.models import local_model
 from tff_algos.models.local_model import (
@@ -384,6 +386,7 @@ def build_local_update(
     return local_update
 
 
+@checked
 def build_local_training_client_work(
     model: ModelOrFn,
     optimizer: tff.learning.optimizers.Optimizer,
@@ -391,7 +394,7 @@ def build_local_training_client_work(
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    proximal_strength: float = 0.0,
+    proximal_strength: Annotated[float, hparam(low=0)] = 0.0,
     client_learning_rate_decay: float = 1.0,
     metrics_aggregator: tff.learning.metrics.MetricsAggregatorType | None = None,
     with_client_index: bool = False,
@@ -427,8 +430,8 @@ def build_local_training_client_work(
       `client_report.UpdateWithStatistics`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range, or the
-        optimizer has no learning rate that could decay.
+      HyperparameterError: If an argument is out of range, or the optimizer has no
+        learning rate that could decay.
     """
 
     local_update = build_local_update(

@@ -4,6 +4,8 @@ Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.1625
 (MOON).
 """
 
+from typing import Annotated
+
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,6 +16,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.block_model import BlockModel
 from tff_algos.models.local_model import BlockLocalModel, Forward, Weights
@@ -64,6 +67,10 @@ def _step_gradients(
         return local_training.plain_gradients
 
     def gradients(model: BlockLocalModel, state, batch):
+        # Inputs, which may have any dtype, are alike under all weights.
+        if model.num_blocks == 1:
+            return local_training.plain_gradients(model, state, batch)
+
         def objective(forward: Forward) -> tf.Tensor:
             others = [
                 tf.stop_gradient(_features(model, weights, forward))
@@ -92,12 +99,13 @@ def _features(model: BlockLocalModel, weights: Weights, forward: Forward) -> tf.
     return model.apply_blocks(weights, x, frozen, stop=model.num_blocks - 1).output
 
 
+@checked
 def build_contrastive_training_client_work(
     model: BlockModel,
     optimizer: tff.learning.optimizers.Optimizer,
     *,
-    contrastive_strength: float,
-    contrastive_temperature: float,
+    contrastive_strength: Annotated[float, hparam(low=0)],
+    contrastive_temperature: Annotated[float, hparam(above=0)],
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
@@ -129,6 +137,7 @@ def build_contrastive_training_client_work(
       the client's `statistics`.
 
     Raises:
+      HyperparameterError: If an argument is out of range.
       TypeError: If `model` is not a block model.
     """
     model = local_model.require_blocks(model).with_classifier_apart()

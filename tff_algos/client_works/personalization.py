@@ -16,6 +16,7 @@ from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import ModelOrFn, VariableLocalModel
 from tff_algos.models.variable_model import FunctionalVariableModel
+from tff_algos.optimizers import Optimizer
 
 BASELINE = "baseline_metrics"
 PERSONALIZED = "personalized_metrics"
@@ -115,7 +116,7 @@ def build_personalize_fn(
 @checked
 def build_personalization_eval(
     model_fn: ModelOrFn,
-    optimizer: tff.learning.optimizers.Optimizer,
+    optimizer: Optimizer,
     *,
     num_epochs: Annotated[int, hparam(low=0, symbol="P")] = 10,
     batch_size: Annotated[int, hparam(low=1)] = 20,

@@ -4,6 +4,8 @@ Dinh, Tran, Nguyen: "Personalized Federated Learning with Moreau Envelopes", 202
 arXiv 2006.08848, Algorithm 1.
 """
 
+from typing import Annotated
+
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -15,6 +17,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
 
@@ -66,13 +69,14 @@ def _envelope_gradients(
     return gradients
 
 
+@checked
 def build_moreau_envelope_client_work(
     model: ModelOrFn,
     *,
-    client_learning_rate: float,
-    personal_strength: float,
-    personal_steps: int,
-    personal_learning_rate: float,
+    client_learning_rate: Annotated[float, hparam(above=0)],
+    personal_strength: Annotated[float, hparam(above=0)],
+    personal_steps: Annotated[int, hparam(low=1)],
+    personal_learning_rate: Annotated[float, hparam(above=0)],
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.UNIFORM
     ),
@@ -103,7 +107,7 @@ def build_moreau_envelope_client_work(
       `remembered_weights`.
 
     Raises:
-      HyperparameterError: If `client_learning_rate_decay` is out of range.
+      HyperparameterError: If an argument is out of range.
     """
     local_update = local_training.build_local_update(
         tff.learning.optimizers.build_sgdm(client_learning_rate),

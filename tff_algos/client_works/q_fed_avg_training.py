@@ -84,7 +84,7 @@ def build_loss_weighted_training_client_work(
 
     Returns:
       A process typed as `build_local_training_client_work`'s, with the additional
-      measurement `max_loss` (float32).
+      measurement `max_loss` (float32; NaN if no client counts).
 
     Raises:
       HyperparameterError: If an argument is invalid.
@@ -102,7 +102,9 @@ def build_loss_weighted_training_client_work(
         report = update.report(model, server_weights, uniform, loss)
         weight = tf.cast(loss, tf.float32) + tf.constant(loss_floor, tf.float32)
         report = report.with_weight(weight)
-        return report, {"max_loss": report.result.update_weight}
+        weight = report.result.update_weight
+        shown = tf.where(report.counts_in, weight, weight.dtype.min)
+        return report, {"max_loss": shown}
 
     fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)
     return build_round_process(model, client_update, metrics_aggregator, fields=fields)

@@ -35,6 +35,20 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
     )
 
 
+def largest(value: Any) -> Any:
+    """Returns the clients' maximum at the server; NaN if no client has a value.
+
+    A client without a value has the least number of its dtype.
+    """
+    return tff.federated_map(_nan_unless_any, tff.federated_max(value))
+
+
+@tff.tensorflow.computation
+def _nan_unless_any(maximum):
+    nothing = tf.equal(maximum, maximum.dtype.min)
+    return tf.where(nothing, tf.constant(np.nan, maximum.dtype), maximum)
+
+
 def with_index(
     result: tff.learning.templates.ClientResult, client_index: tf.Tensor
 ) -> tff.learning.templates.ClientResult:
@@ -123,11 +137,11 @@ def build_round_process(
         result, metrics, counts, scalars = tff.federated_map(
             client_work, (tff.federated_broadcast(round_num), weights, client_data)
         )
-        largest = {name: tff.federated_max(scalars[name]) for name in names}
+        maxima = {name: largest(scalars[name]) for name in names}
         return tff.templates.MeasuredProcessOutput(
             tff.federated_map(next_round, round_num),
             result,
-            measurements(aggregate_metrics(metrics), counts, **largest),
+            measurements(aggregate_metrics(metrics), counts, **maxima),
         )
 
     return tff.learning.templates.ClientWorkProcess(initialize, next_fn)

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.client_works.passes import Passes
+from tff_algos.finite import at_least_float32
 from tff_algos.models import local_model
 from tff_algos.models.local_model import LocalModel, Tensors, Weights
 from tff_algos.optimizers import in_weights_dtype
@@ -100,7 +101,7 @@ def gradient_of_batches(
         here = attrs.evolve(weights, non_trainable=total.non_trainable)
         result = model.loss_gradients(here, total.metrics, passes.batch(index))
         gradient = tuple(
-            t + g * tf.cast(result.num_examples, g.dtype)
+            t + at_least_float32(g) * tf.cast(result.num_examples, t.dtype)
             for t, g in zip(total.gradient, result.gradients, strict=True)
         )
         return index + 1, BatchesGradient(
@@ -110,7 +111,10 @@ def gradient_of_batches(
             total.num_examples + result.num_examples,
         )
 
-    zero = tf.nest.map_structure(tf.zeros_like, weights.trainable)
+    # Sums over many examples overflow in half precision.
+    zero = tuple(
+        at_least_float32(tf.zeros_like(weight)) for weight in weights.trainable
+    )
     _, total = tf.while_loop(
         lambda index, _: index < last,
         add_batch,
@@ -122,13 +126,17 @@ def gradient_of_batches(
         ),
         **_ONE_STEP_AT_A_TIME,
     )
-    if reduction == "sum":
-        return total
-    mean = tuple(
-        tf.math.divide_no_nan(g, tf.cast(total.num_examples, g.dtype))
-        for g in total.gradient
+    gradient = total.gradient
+    if reduction == "mean":
+        gradient = tuple(
+            tf.math.divide_no_nan(g, tf.cast(total.num_examples, g.dtype))
+            for g in gradient
+        )
+    narrow = tuple(
+        tf.cast(g, weight.dtype)
+        for g, weight in zip(gradient, weights.trainable, strict=True)
     )
-    return attrs.evolve(total, gradient=mean)
+    return attrs.evolve(total, gradient=narrow)
 
 
 @attrs.frozen(eq=False)

@@ -5,16 +5,22 @@ Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv
 """
 
 import collections
+from typing import Annotated
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.finite import global_norm
+from tff_algos.hyperparameters import checked, hparam
 
 
+@checked
 def build_dynamic_regularization_finalizer(
-    weights_type: tff.Type, *, dynamic_regularization: float, num_clients: int
+    weights_type: tff.Type,
+    *,
+    dynamic_regularization: Annotated[float, hparam(low=0)],
+    num_clients: Annotated[int, hparam(low=1)],
 ) -> tff.learning.templates.FinalizerProcess:
     """Builds the finalizer that keeps h, the mean of lambda_k over all N clients.
 
@@ -34,6 +40,9 @@ def build_dynamic_regularization_finalizer(
       `<value=delta, total_weight=S>` of `aggregators.TotalWeightFactory`. Measurements
       are `num_rejected_rounds` (int32, 0 or 1) and `update_norm` (float32, the L2 norm
       of the server's step).
+
+    Raises:
+      HyperparameterError: If an argument is out of range.
     """
     trainable_type = weights_type.trainable
     update_type = tff.to_type(

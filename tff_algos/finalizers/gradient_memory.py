@@ -6,9 +6,8 @@ Alleviated Catastrophic Forgetting", CVPR 2023, arXiv 2302.14307.
 
 import collections
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -17,6 +16,7 @@ from tff_algos.aggregators.min_norm_rule import combine_rows, gram_matrix
 from tff_algos.finalizers import row_ownership
 from tff_algos.finalizers.row_ownership import Assignment, Ownership
 from tff_algos.finite import global_norm
+from tff_algos.hyperparameters import hparam, record
 from tff_algos.optimizers import in_weights_dtype
 from tff_algos.solvers import cone
 
@@ -49,7 +49,7 @@ class GradientMemoryState(NamedTuple):
     num_rounds: Any
 
 
-@attrs.frozen(kw_only=True)
+@record
 class GradientMemory:
     """The settings of the memory.
 
@@ -65,13 +65,13 @@ class GradientMemory:
       memory_dtype: The dtype of the remembered updates; None for the weights' dtype.
     """
 
-    num_clients: int
-    memory_size: int
-    server_momentum: float
-    memory_decay: float
-    qp_margin: float = 0.0
-    qp_scope: cone.QpScope = "global"
-    memory_dtype: MemoryDtype | None = None
+    num_clients: Annotated[int, hparam(low=1)]
+    memory_size: Annotated[int, hparam(low=0)]
+    server_momentum: Annotated[float, hparam(low=0, below=1)]
+    memory_decay: Annotated[float, hparam(low=0, high=1)]
+    qp_margin: Annotated[float, hparam(above=-1, below=1)] = 0.0
+    qp_scope: Annotated[cone.QpScope, hparam()] = "global"
+    memory_dtype: Annotated[MemoryDtype | None, hparam()] = None
 
     def groups(self, count: int) -> list[list[int]]:
         """Returns the indices of the tensors in each quadratic program, of `count`."""

@@ -85,7 +85,8 @@ def layer(function: Callable[..., tf.Tensor], *weights: np.ndarray) -> Block:
     """Returns the block of a function that is the same in every mode.
 
     Args:
-      function: `(x, *weights) -> output`, of TensorFlow operations.
+      function: `(x, *weights) -> output`, of TensorFlow operations. For Python's `if`
+        and loops on tensors, make it a `tf.function`.
       *weights: The initial weights, all of them trainable.
     """
 
