@@ -45,7 +45,7 @@ class PassReport:
       advice: What may make the pass faster; may be empty.
       communication: What server and clients sent each other.
       reading_seconds: How long vectorized clients waited for their data, added up over
-        the threads of this process; 0 if unknown.
+        threads and processes.
     """
 
     num_clients: int
@@ -75,11 +75,12 @@ class PassReport:
                 f"vectorized: {_count(chunks, 'chunk', 'chunks')} of up to "
                 f"{_count(self.chunk_size, 'client', 'clients')}"
             )
-            # Of other processes it is not known.
-            if self.reading_seconds and not self.workers:
-                threads = " in all threads" if chunks > 1 else ""
+            if self.reading_seconds:
+                where = " in all threads" if chunks > 1 else ""
+                if self.workers:
+                    where = " in all processes"
                 lines.append(
-                    f"reading their data: {_duration(self.reading_seconds)}{threads}"
+                    f"reading their data: {_duration(self.reading_seconds)}{where}"
                 )
         lines += filter(None, (self.workers, self.advice))
         if self.client_bytes is not None:

@@ -1,6 +1,7 @@
 """TFF computations with clients in Ray workers: the bits of one process."""
 
 import collections
+import re
 
 import numpy as np
 import pytest
@@ -222,7 +223,9 @@ def test_explain_tells_workers_and_bytes(two_workers, capsys):
         assert since.reply_bytes == last.reply_bytes > 0
     with execution.in_process_context():
         assert execution.total_traffic() is None
-    assert "on 2 workers, 1 calls: sent " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "on 2 workers, 1 calls: sent " in shown
+    assert re.search(r"reading their data: [\d.]+ m?s in all processes", shown)
     # 3 x 2 weights and 3 biases, 6 clients of 4 examples (x, y), rows and row splits.
     sent = two_workers.traffic
     assert sent.server_bytes == 4 * 9

@@ -100,6 +100,7 @@ def test_clients_at_once_give_their_sum(client_pass, inputs, expected):
     (reply,) = _replies(client_pass, inputs, [range(5)], True)
     for found, *each in zip(reply.values, *expected, strict=True):
         np.testing.assert_allclose(found, np.sum(each, axis=0), rtol=1e-5, atol=1e-6)
+    assert 0.0 < reply.reading_seconds < 60.0
 
 
 def _numbers(text):

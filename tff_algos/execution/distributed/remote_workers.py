@@ -318,4 +318,5 @@ def _outputs(reply: shares.UnitReply, unit: range, work: PassWork) -> UnitOutput
     return UnitOutputs(
         list(map(values.unpack_in_place, reply.values)),
         list(map(values.unpack_all, reply.kept)),
+        reply.reading_seconds,
     )

@@ -60,11 +60,13 @@ class UnitReply:
         sums.
       kept: Packed `UnitOutputs.kept`.
       failure: Why there is nothing of these; `None` for no reason.
+      reading_seconds: As in `UnitOutputs`.
     """
 
     values: Sequence[Any] = ()
     kept: Sequence[Sequence[Any]] = ()
     failure: Failure | None = None
+    reading_seconds: float = 0.0
 
 
 class UnitFailedError(tf.errors.UnknownError):
@@ -180,6 +182,7 @@ class PassOfWorker:
             return UnitReply(
                 values.pack_all(outputs.values),
                 list(map(values.pack_all, outputs.kept)),
+                reading_seconds=outputs.reading_seconds,
             )
 
         return list(self._workers.map_in_order(reply, len(units)))
