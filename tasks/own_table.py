@@ -198,7 +198,10 @@ def _refuse_compressed(path: pathlib.Path) -> None:
 
 
 def _num_outside_quotes(line: str, delimiter: str) -> int:
-    return re.sub(r'"[^"]*("|$)', "", line).count(delimiter)
+    # Only what begins a cell quotes it: 5" is five inches.
+    before = "".join(_DELIMITERS)
+    quoted = rf'(^|[{before}])"(?:[^"]|"")*("|$)'
+    return re.sub(quoted, r"\1", line).count(delimiter)
 
 
 def _naming_lines(reader: Any, path: pathlib.Path) -> Iterator[list[str]]:

@@ -81,7 +81,7 @@ def mixed_step(optimizer):
 
 
 def test_momentum_takes_weights_of_one_dtype_and_says_so():
-    expected = "found float32 and float64: leave it out, or use another"
+    expected = "found float32 and float64: use an optimizer without it"
     with pytest.raises(TypeError, match=expected):
         mixed_step(in_weights_dtype(SGD(0.1, momentum=0.9)))
 

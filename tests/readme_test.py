@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import types
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -232,9 +233,22 @@ def test_every_command_runs(tmp_path, command):
     short = _short(command)
     if words != shlex.split(command):  # There is nothing to generate in its place.
         short.remove("--data=generated")
+    if _starts_from_a_model(words):
+        model = tmp_path / "model"
+        to_model = ("--initial_model=none", f"--output_dir={model}")
+        done = run_apart(tmp_path, *words, *short, *to_model)
+        assert done.status == 0, done.err
+        short.append(f"--initial_model={model}")
     done = run_apart(tmp_path, *words, *short, f"--output_dir={run}")
     assert done.status == 0, done.err
     assert (run / "summary.json").exists()
+
+
+def _starts_from_a_model(words: Sequence[str]) -> bool:
+    """Returns whether a command, or its flag file, has an `--initial_model`."""
+    names = [word.partition("=")[2] for word in words if "--flagfile=" in word]
+    texts = [(_ROOT / name).read_text() for name in names]
+    return any("--initial_model=" in text for text in (*words, *texts))
 
 
 def _with_own_data(word: str, folder: pathlib.Path) -> str:

@@ -26,7 +26,12 @@ def global_norm(tensors: Any) -> tf.Tensor:
 
 def at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor of half precision as float32, others unchanged."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+    return tf.cast(tensor, tf.float32) if is_half_precision(tensor.dtype) else tensor
+
+
+def is_half_precision(dtype: tf.DType) -> bool:
+    """Returns whether a dtype is floating point with fewer bits than float32."""
+    return dtype.is_floating and dtype.size < tf.float32.size
 
 
 def zero_unless(keep: tf.Tensor, tensors: Any) -> Any:

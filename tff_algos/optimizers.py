@@ -67,7 +67,7 @@ def in_weights_dtype(
 
     TFF stores hyperparameters as float32 tensors. Its SGD with momentum, its AdamW and
     its RMSprop multiply them by gradients or weights without a cast, which fails for
-    float64. Other optimizers, which cast them, and float32 weights are passed through.
+    float64. Other optimizers and float32 weights are passed through: most cast them.
     AutoGraph converts users' optimizers.
 
     Args:
@@ -142,7 +142,9 @@ def _uncast(state: Any) -> str | None:
     """Returns a hyperparameter of a state that TFF does not cast; None without one."""
     if not isinstance(state, Mapping):
         return None
-    found = (name for name in ("momentum", "weight_decay", "decay") if name in state)
+    found = [name for name in ("momentum", "weight_decay") if name in state]
+    if {"decay", "preconditioner"} <= state.keys():  # Of TFF's RMSprop.
+        found.append("decay")
     return next(
         itertools.chain(found, filter(None, map(_uncast, state.values()))), None
     )
@@ -163,7 +165,7 @@ class _InWeightsDtype(_Wrapper):
             names = " and ".join(sorted(dtype.name for dtype in dtypes))
             raise TypeError(
                 f"TFF's optimizers with {uncast} take weights of one dtype, found "
-                f"{names}: leave it out, or use another optimizer."
+                f"{names}: use an optimizer without it."
             )
         (dtype,) = dtypes
 

@@ -48,6 +48,20 @@ def test_other_values_have_tffs_own_process(dtype):
     assert _mean([1.0, 4.0], [2.0, 1.0], dtype) == [2.0] * 3
 
 
+def test_values_that_are_no_floats_are_refused_as_by_tff():
+    for dtype in (np.int16, np.int32, np.bool_):
+        with pytest.raises(TypeError, match="floating"):
+            MeanFactory().create(tff.TensorType(dtype), WEIGHT)
+
+
+def test_the_sum_may_be_another_one():
+    clipped = tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory())
+    process = MeanFactory(clipped).create(tff.TensorType(np.float16), WEIGHT)
+    values, weights = [np.float16(0.5), np.float16(4.0)], [1.0, 1.0]
+    result = process.next(process.initialize(), values, weights).result
+    assert result == 0.75 and np.asarray(result).dtype == np.float16
+
+
 def test_statistics_of_half_precision_do_not_vanish():
     half = tff.TensorType(np.float16)
     value_type = tff.to_type(

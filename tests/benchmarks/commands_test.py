@@ -61,6 +61,9 @@ def test_what_the_pages_make_is_found():
 
 @pytest.mark.parametrize("command", _MADE)
 def test_make_knows_what_the_pages_make(command):
+    makefile = (_ROOT / "Makefile").read_text()
+    for variable in re.findall(r"(\w+)=", command):
+        assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), variable
     words = [*shlex.split(command), "--dry-run"]
     shown = subprocess.run(
         words, capture_output=True, text=True, check=True, cwd=_ROOT

@@ -10,6 +10,7 @@ from tests.testing.one_client import CLIENT, MODEL, run, vector
 from tff_algos.client_works import client_report, round_process
 from tff_algos.clients.client_data import ClientDataFields
 
+SCALARS = {"num_batches": tf.float32, "whole_batches": tf.int32}
 EMPTY = problems.Client(CLIENT.x[:0], CLIENT.y[:0])
 
 
@@ -25,7 +26,8 @@ def count_batches(view, round_num, server_weights, data):
         view.initial_metrics(),
         non_trainable=(),
     )
-    return report, {"num_batches": tf.cast(count, tf.float32)}
+    measured = {name: tf.cast(count, dtype) for name, dtype in SCALARS.items()}
+    return report, measured
 
 
 def test_rounds_are_counted_and_the_largest_is_measured():

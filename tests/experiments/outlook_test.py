@@ -300,10 +300,11 @@ def test_steps_are_measured_with_full_batches_if_a_client_has_one(
     [
         (0, "stopping before the first round: nothing is saved."),
         (12, "stopping before round 13; the last saved round is 12."),
+        (30, "stopping; all rounds are saved."),
     ],
 )
 def test_a_signal_before_rounds_is_answered_with_what_is_saved(saved, told):
-    assert outlook.stop_before_rounds(saved) == told
+    assert outlook.stop_before_rounds(saved, 30) == told
 
 
 @pytest.mark.parametrize(

@@ -306,8 +306,8 @@ def test_a_signal_before_a_run_resumes_is_told_what_is_saved(
     restore, answer = runner._Training._restore, runner.outlook.stop_before_rounds
     answered, notices = threading.Event(), []
 
-    def stop_before_rounds(saved):
-        notices.append(answer(saved))
+    def stop_before_rounds(*arguments):
+        notices.append(answer(*arguments))
         answered.set()
         return notices[-1]
 

@@ -61,7 +61,8 @@ def test_the_text_tab_has_the_flags_of_a_run_that_resumed(tmp_path):
     for rounds_done, total in ((0, 3), (3, 5)):
         settings = {**_HYPERPARAMETERS, "total_rounds": total}
         tensorboard_files.write_settings(tmp_path, settings, "a text", rounds_done)
-    written = _events(tmp_path).Tensors("flags")
+    # In the order of files, which is not that of writing.
+    written = sorted(_events(tmp_path).Tensors("flags"), key=lambda event: event.step)
     assert [event.step for event in written] == [0, 3]
     texts = [tf.make_ndarray(event.tensor_proto).item().decode() for event in written]
     for text, total in zip(texts, (3, 5), strict=True):

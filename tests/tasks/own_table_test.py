@@ -45,6 +45,13 @@ def test_cells_may_be_long_texts(write):
     assert csv.field_size_limit() == limit
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_a_quote_within_a_cell_is_a_part_of_it(write, delimiter):
+    lines = ('height 5";weight, kg;label', "1;2;3")
+    found = own_table.read_csv(write("\n".join(lines).replace(";", delimiter)))
+    assert list(found.columns) == ['height 5"', "weight, kg", "label"]
+
+
 @pytest.mark.parametrize("name", ["b, c", 'b ""x, y"" c, d'])
 def test_what_is_in_quotes_separates_nothing(write, name):
     found = own_table.read_csv(write(f'a;"{name}"\n1;2\n'))

@@ -40,7 +40,7 @@ class NormalizedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     def __init__(
         self, inner: tff.aggregators.WeightedAggregationFactory | None = None
     ) -> None:
-        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+        """Wraps `inner`, a `MeanFactory` by default.
 
         Raises:
           TypeError: If `inner` is not a weighted aggregation factory.

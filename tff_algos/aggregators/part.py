@@ -21,7 +21,7 @@ class PartFactory(tff.aggregators.WeightedAggregationFactory):
         is_sent: Sequence[bool],
         inner: tff.aggregators.WeightedAggregationFactory | None = None,
     ) -> None:
-        """Wraps `inner`, `tff.aggregators.MeanFactory()` by default.
+        """Wraps `inner`, a `MeanFactory` by default.
 
         Args:
           is_sent: For each tensor of a value, in the order of its type, whether it is

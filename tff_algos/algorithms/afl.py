@@ -74,9 +74,9 @@ def build_agnostic_federated_learning(
       mixture_learning_rate: gamma_lambda, the learning rate of the clients' weights.
       afl_mode: What clients do: train on all batches of the round (epochs), or take one
         step on the first batch (batch), as in the paper.
-      afl_loss: A client's loss, of each batch before its step: the mean of the batches'
-        mean losses (batches, as in the authors' code), or the mean over all examples in
-        them (examples).
+      afl_loss: A client's loss, taken on each batch before its step: the mean of the
+        batches' mean losses (batches, as in the authors' code), or the mean over all
+        examples in them (examples).
       returned_model: Model that the process returns and a run evaluates: the average over
         all rounds, or the last.
 

@@ -116,8 +116,9 @@ def build_agnostic_training_client_work(
       {<examples=B*, client_index=int32*>}@CLIENTS>` to client results of type
       `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
       of `build_local_training_client_work`, plus `lambda_min`, `lambda_max` and
-      `max_loss` (float32; NaN if no client counts). `client_index` holds one element, the client's index in
-      [0, N); a round fails if one is out of range, or two clients have the same.
+      `max_loss` (float32; NaN if no client counts). `client_index` holds one element, the
+      client's index in [0, N); a round fails if one is out of range, or two clients have
+      the same.
 
     Raises:
       HyperparameterError: If an argument is invalid.

@@ -17,6 +17,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.finite import at_least_float32
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import WeightMask, local_model
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Tensors, Weights
@@ -63,10 +64,9 @@ def mixed_weights(
 
 def _inner_product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns the sum of the products, float64 []."""
-    if left.dtype.size < tf.float32.size:
-        # Products of small numbers would vanish.
-        left, right = (tf.cast(each, tf.float32) for each in (left, right))
-    return tf.reduce_sum(tf.cast(left * right, tf.float64))
+    # In half precision, products of small numbers would vanish.
+    products = at_least_float32(left) * at_least_float32(right)
+    return tf.reduce_sum(tf.cast(products, tf.float64))
 
 
 def _mixing(row: Any, first: float) -> tf.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import MeanFactory
 from tff_algos.client_works import client_report
 from tff_algos.client_works.full_gradient import mean_gradient
 from tff_algos.client_works.local_training import (
@@ -94,9 +95,9 @@ def build_mime_lite_client_work(
     fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)
     data_type = fields.type(model)
     aggregate_metrics = local_model.build_metrics_aggregation(model, metrics_aggregator)
-    gradient_aggregator = (
-        full_gradient_aggregator or tff.aggregators.MeanFactory()
-    ).create(weights_type.trainable, tff.TensorType(np.float32))
+    gradient_aggregator = (full_gradient_aggregator or MeanFactory()).create(
+        weights_type.trainable, tff.TensorType(np.float32)
+    )
 
     @tff.tensorflow.computation
     def initial_state():

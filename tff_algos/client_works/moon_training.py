@@ -16,6 +16,7 @@ from tff_algos.client_works.remembering_process import (
     RememberingReport,
     build_remembering_process,
 )
+from tff_algos.finite import at_least_float32
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model
 from tff_algos.models.block_model import BlockModel
@@ -42,10 +43,7 @@ def contrastive_losses(
       previous: The previous local model's features, [..., q].
       contrastive_temperature: tau, > 0.
     """
-    if features.dtype.size < tf.float32.size:
-        features, server, previous = (
-            tf.cast(each, tf.float32) for each in (features, server, previous)
-        )
+    features, server, previous = map(at_least_float32, (features, server, previous))
     difference = _cosine(features, previous) - _cosine(features, server)
     return tf.nn.softplus(difference / contrastive_temperature)
 

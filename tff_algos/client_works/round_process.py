@@ -38,13 +38,16 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
 def largest(value: Any) -> Any:
     """Returns the clients' maximum at the server; NaN if no client has a value.
 
-    A client without a value has the least number of its dtype.
+    A client without a value has the least number of its dtype, which is also the maximum
+    of integers if no client has one.
     """
     return tff.federated_map(_nan_unless_any, tff.federated_max(value))
 
 
 @tff.tensorflow.computation
 def _nan_unless_any(maximum):
+    if not maximum.dtype.is_floating:
+        return maximum
     nothing = tf.equal(maximum, maximum.dtype.min)
     return tf.where(nothing, tf.constant(np.nan, maximum.dtype), maximum)
 
@@ -79,7 +82,7 @@ def build_round_process(
         returns a `tff.learning.models.VariableModel`.
       client_update: Maps the view of the model, the round (int32 []), the server's
         weights and the client's data to the client's report and named scalars, whose
-        maximum over the clients is measured.
+        maximum over the clients, of `largest`, is measured.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.
       fields: The fields of clients' data beside the batches; not a memory. With
         `client_index`, updates are `<client_index=int32, update=...>`, for stateful

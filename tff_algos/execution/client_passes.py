@@ -150,7 +150,7 @@ class PassResult:
       kept: For each kept output of the pass, a tensor per client.
       bytes_up: Size of what the clients sent to the aggregates.
       reading_seconds: How long vectorized work waited for clients' data, added up over
-        the threads of this process.
+        threads and processes.
     """
 
     accumulators: Tensors

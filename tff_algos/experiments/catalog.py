@@ -292,7 +292,7 @@ RECIPES = (
     ),
     Recipe(
         name="fedavg_n",
-        not_private="updates are normalized, not clipped, and by default its server sees each",
+        not_private="updates are normalized, not clipped, and its server may see each",
         title="FedAvg-n",
         summary="mean of normalized model deltas",
         paper=_HU,
@@ -355,7 +355,7 @@ RECIPES = (
     Recipe(
         name="moon",
         title="MOON",
-        summary="FedAvg with local features near the server's, far from the client's last model's",
+        summary="FedAvg with features near the server's and far from the client's last ones",
         paper=_LI_MOON,
         build=tff_algos.build_moon,
         prepare_task=stages.moon_task,
@@ -440,7 +440,7 @@ RECIPES = (
     Recipe(
         name="pfedme",
         title="pFedMe",
-        summary="clients' own models; the server's minimizes the mean of their Moreau envelopes",
+        summary="clients' own models; the server minimizes their losses' Moreau envelopes",
         paper="Dinh et al., 2020, arXiv 2006.08848",
         build=tff_algos.build_pfedme,
         settings=pair_defaults.PFEDME,

@@ -257,12 +257,15 @@ def _ways_to_shorten(spec: RunSpec, *, personalizes: bool = False) -> str:
     return f"; smaller values of {', '.join(usable)} make it shorter" if usable else ""
 
 
-def stop_before_rounds(saved: int) -> str:
+def stop_before_rounds(saved: int, total: int) -> str:
     """Returns what a signal to stop does before a run's first round, or its next.
 
     Args:
       saved: The last round with a checkpoint; 0 if there is none.
+      total: The last round of the run.
     """
+    if saved >= total > 0:
+        return "stopping; all rounds are saved."
     if saved:
         return f"stopping before round {saved + 1}; the last saved round is {saved}."
     return "stopping before the first round: nothing is saved."

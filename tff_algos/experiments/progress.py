@@ -64,7 +64,7 @@ class Progress:
         self._unit = unit
         self._start = self._step_start = time.monotonic()
         self._step_seconds: float | None = None
-        self._expected_seconds: float | None = None
+        self._expected_end: float | None = None
         self._latest: dict[str, str] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -112,18 +112,18 @@ class Progress:
     @property
     def remaining_in_step(self) -> float | None:
         """About how long the current step still takes; None if unknown."""
-        elapsed = time.monotonic() - self._step_start
         if self._step_seconds is not None:
-            return max(0.0, self._step_seconds - elapsed)
-        # The first step also compiles, so it may take longer than expected.
-        if self._expected_seconds is None or elapsed >= self._expected_seconds:
+            return max(0.0, self._step_seconds - (time.monotonic() - self._step_start))
+        if self._expected_end is None:
             return None
-        return self._expected_seconds - elapsed
+        # The first step also compiles, so it may take longer than expected.
+        left = self._expected_end - time.monotonic()
+        return left if left > 0 else None
 
     def expect(self, seconds: float) -> None:
         """Sets about how long the remaining steps take, until the first has ended."""
         share = self._work[self._done] / math.fsum(self._work[self._done :])
-        self._expected_seconds = share * seconds
+        self._expected_end = time.monotonic() + share * seconds
 
     def note(self, line: str) -> None:
         """Prints a line above the bar."""

@@ -69,7 +69,7 @@ def build(
     Raises:
       HyperparameterError: If the value names none.
     """
-    mean = tff.aggregators.MeanFactory(sum_factory)
+    mean = aggregators.MeanFactory(sum_factory)
     if text is None:
         return None if sum_factory is None else mean
     name, colon, value = str(text).partition(":")

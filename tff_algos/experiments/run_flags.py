@@ -85,8 +85,8 @@ def _define_launch_flags(into: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "module",
         [],
-        "Python module with further algorithms or tasks: a dotted name, or a file of the "
-        "current folder without .py",
+        "Python module with further algorithms or tasks: a dotted name, or a file in "
+        "the current folder, without .py",
         flag_values=into,
     )
     flags.DEFINE_bool(

@@ -421,7 +421,7 @@ class _Training:
         # After a signal no other round begins, even if this one ends meanwhile.
         last = None if done >= self._spec.total_rounds else self._last_begun
         if last == 0:
-            return outlook.stop_before_rounds(0)
+            return outlook.stop_before_rounds(0, self._spec.total_rounds)
         return outlook.stop_notice(last, self._saved, in_step, self._stop.may_exit)
 
 
@@ -468,7 +468,7 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
                 lambda: (
                     started[0].stop_notice()
                     if started
-                    else outlook.stop_before_rounds(saved)
+                    else outlook.stop_before_rounds(saved, spec.total_rounds)
                 ),
                 may_exit=may_exit,
             )

@@ -45,9 +45,9 @@ class LocalSteps:
     Attributes:
       client_epochs_per_round: Local epochs per round.
       client_steps_per_round: Local steps per round, instead of epochs.
-      step_batching: How the batches of K local steps are filled: always, across passes over
-        the examples (straddling), or up to the end of a pass, with at most min(B, n_k)
-        examples (per_pass).
+      step_batching: Whether all batches of K local steps are full and may straddle passes
+        over the examples (straddling), or a batch ends where a pass ends, with at most
+        min(B, n_k) examples (per_pass).
     """
 
     client_epochs_per_round: Annotated[int, hparam(low=1, symbol="E")] = 1

@@ -10,7 +10,12 @@ import tensorflow_federated as tff
 from tests.testing import local_fleet
 from tests.testing.plane_processes import points, process
 from tff_algos import execution
-from tff_algos.execution.distributed import kept_datasets, remote_workers, worker
+from tff_algos.execution.distributed import (
+    kept_datasets,
+    remote_workers,
+    shares,
+    worker,
+)
 
 
 def _bits(values):
@@ -35,6 +40,13 @@ def test_a_share_whose_worker_is_lost_before_it_is_sent_again_is_lost():
     calls._directory = kept_datasets.Directory()
     calls._running = {0: remote_workers._Call(range(1), 0, 0)}
     assert calls.wait(None) == [(0, None)]
+
+
+def test_how_long_a_worker_read_is_in_a_units_outputs():
+    reply = shares.UnitReply([np.ones(2, np.float32)], [], reading_seconds=2.0)
+    outputs = remote_workers._outputs(reply, range(1), None)
+    assert outputs.reading_seconds == 2.0
+    np.testing.assert_array_equal(outputs.values[0], np.ones(2))
 
 
 @pytest.fixture(scope="module")

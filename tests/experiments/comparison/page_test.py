@@ -146,6 +146,22 @@ def test_an_attack_on_all_runs_is_in_the_title(tmp_path):
             ["a under malicious_clients=0.05", "b malicious_clients=0.2"],
         ),
         (["a", "b"], [{"attack": "scale:10"}] * 2, ["a", "b"]),
+        (
+            ["lr=0.1", "lr=0.2"],
+            [
+                {"attack": "scale:10", "malicious_clients": "0.1"},
+                {"attack": "scale:10", "malicious_clients": "0.2"},
+            ],
+            [
+                "lr=0.1 under malicious_clients=0.1",
+                "lr=0.2 under malicious_clients=0.2",
+            ],
+        ),
+        (
+            ["scale:10", "attack=scale:1"],
+            [{"attack": "scale:1"}, {"attack": "scale:10"}],
+            ["scale:10 under scale:1", "attack=scale:1 under scale:10"],
+        ),
         (["a", "b"], [{"malicious_clients": "0.2"}, {}], ["a", "b"]),
     ],
 )
@@ -159,3 +175,9 @@ def test_labels_say_the_attack_where_rows_differ_in_it(
     labelled = page.with_attacks_in_labels(outcomes)
     assert [row.label for row in labelled] == expected
     assert [*labelled.values()] == [*outcomes.values()]
+
+
+def test_rows_that_failed_are_under_no_other_attack(tmp_path):
+    run = _results(tmp_path / "a", attack="scale:10")
+    outcomes = {Row(label="a"): [run], Row(label="b"): [None]}
+    assert [*page.with_attacks_in_labels(outcomes)] == [*outcomes]

@@ -53,6 +53,9 @@ def test_pooled_training_has_no_flags_of_clients_that_take_part():
     assert rows[0].left_out == () and set(asked) <= set(rows[0].arguments)
     assert rows[1].left_out == ("attack", "client_dropout", "malicious_clients")
     assert set(rows[1].arguments) == {"--algo=centralized", TASK}
+    told = "--attack='scale:10': no row has it; it belongs to algorithms that train on"
+    with pytest.raises(ComparisonError, match=told):
+        make_rows(["centralized"], [TASK, asked[0]], [], WHAT)
 
 
 def test_the_grid_wins_over_common_flags_and_these_over_flag_files(presets):

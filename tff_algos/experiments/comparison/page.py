@@ -5,6 +5,7 @@ import datetime
 import html
 import itertools
 import pathlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -116,19 +117,25 @@ def _attack_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def with_attacks_in_labels(outcomes: Outcomes) -> Outcomes:
     """Returns the same results; where attacks differ, rows' labels say the attack."""
-    found = {}
-    for row, results in outcomes.items():
-        settings = next((each.settings for each in results if each is not None), {})
-        found[row] = _attack_settings(settings)
+    found = {
+        row: _attack_settings(completed[0].settings)
+        for row, results in outcomes.items()
+        if (completed := [each for each in results if each is not None])
+    }
 
     def label(row: Row) -> str:
-        attack = [
+        words = [
             value if name == "attack" else f"{name}={value}"
-            for name, value in found[row].items()
-            if value not in row.label
-            and {value} != {s.get(name) for s in found.values()}
+            for name, value in found.get(row, {}).items()
+            if {value} != {each.get(name) for each in found.values()}
         ]
-        return f"{row.label} under {', '.join(attack)}" if attack else row.label
+        # Not the end of a longer word, or its beginning.
+        untold = [
+            word
+            for word in words
+            if not re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", row.label)
+        ]
+        return f"{row.label} under {', '.join(untold)}" if untold else row.label
 
     return {attrs.evolve(row, label=label(row)): outcomes[row] for row in outcomes}
 

@@ -167,6 +167,8 @@ def default_folder(
 ) -> pathlib.Path:
     """Returns a folder named by what rows share, so that rows and seeds can be added.
 
+    Folders of runs alone share nothing: each set of them has a folder of its own.
+
     Args:
       contenders: Algorithms, flag files or patterns of them, and folders of runs.
       common: Flags of every row to be run, as `--name=value`.
@@ -411,6 +413,8 @@ def _check_used(
     for name, value in asked.items():
         if name not in used:
             owners = ", ".join(what.users[name])
+            if name in _OF_COHORTS:
+                owners = "algorithms that train on clients, not on pooled data"
             raise ComparisonError(
                 f"--{name}={messages.shown(value)}: no row has it; it belongs to "
                 f"{owners}."
