@@ -55,6 +55,34 @@ def test_a_tff_program_trains_as_in_tffs_own_asynchronous_context():
         np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-6)
 
 
+def test_arguments_that_stand_for_data_are_replaced_in_programs():
+    ids = tff.FederatedType(np.float32, tff.CLIENTS)
+
+    @tff.federated_computation(ids)
+    def doubled(values):
+        return tff.federated_map(_double, values)
+
+    @tff.federated_computation(ids)
+    def total(values):
+        return tff.federated_sum(values)
+
+    data = tff.framework.DataDescriptor(doubled, [1.0, 2.0, 3.0], ids, 3)
+
+    async def program():
+        return await tff.program.materialize_value(total(data))
+
+    async def awaited():
+        return await total(data)
+
+    context = execution.AsyncContext(execution.InProcessContext())
+    with tff.framework.get_context_stack().install(context):
+        assert asyncio.run(awaited()) == 12.0
+    with tff.framework.get_context_stack().install(
+        tff.program.NativeFederatedContext(context)
+    ):
+        assert asyncio.run(program()) == 12.0
+
+
 def test_computations_may_be_awaited_together_and_errors_come_out():
     context = execution.AsyncContext(execution.InProcessContext())
 

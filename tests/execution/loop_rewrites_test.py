@@ -81,6 +81,23 @@ def test_a_matrix_is_transposed_once_before_the_loop():
     assert not ops_in_loops(hoisted, "Transpose")
 
 
+def test_both_factors_of_a_product_are_transposed_before_the_loop():
+    @tf.function
+    def products(x, w):
+        state = tf.zeros_like(tf.matmul(x[0], w, transpose_a=True, transpose_b=True))
+        for _ in tf.range(3):
+            product = tf.matmul(x[0], w, transpose_a=True, transpose_b=True)
+            state = tf.tanh(state) + product
+        return [state]
+
+    rows = RNG.normal(size=[1, 3, 2])
+    leaf = leaf_of(products, tf.TensorSpec(rows.shape, tf.float64), MATRIX)
+    hoisted = rewritten(leaf, loop_rewrites.hoist_transposes)
+    assert transposed_products(leaf) == 1
+    assert transposed_products(hoisted) == 0
+    assert_same(leaf, hoisted, rows, W)
+
+
 def test_a_matrix_that_changes_is_transposed_in_the_loop():
     @tf.function
     def products(x, w):

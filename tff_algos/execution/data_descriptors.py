@@ -9,16 +9,19 @@ from concurrent import futures
 from typing import Any
 
 import attrs
+import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.core.impl.executors import ingestable_base
 
 Ingestable = ingestable_base.Ingestable
 
 
-def values_of(data: Ingestable) -> Any:
+def values_of(data: Ingestable, context: tff.framework.SyncContext) -> Any:
     """Returns the values that `data` stands for.
 
-    Its computations are invoked in this thread's context.
+    Args:
+      data: The data.
+      context: Runs its computations.
 
     Raises:
       TypeError: If the data are named by URIs.
@@ -26,7 +29,9 @@ def values_of(data: Ingestable) -> Any:
     # A thread of its own, because this one may run an event loop, as notebooks' do.
     with futures.ThreadPoolExecutor(max_workers=1) as executor:
         recorded = executor.submit(asyncio.run, data.ingest(_Recorder())).result()
-    return _called(recorded)
+    # In a program, this thread is not the one that has a context.
+    with tff.framework.get_context_stack().install(context):
+        return _called(recorded)
 
 
 @attrs.frozen(eq=False)

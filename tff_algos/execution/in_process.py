@@ -128,7 +128,7 @@ class InProcessContext(tff.framework.SyncContext):
         """
         self._owner.check("The in-process context")
         if arg is not None:
-            arg = _transform_argument(arg)
+            arg = _transform_argument(arg, self)
         # Return values, even to a caller inside a graph or a `tf.function`.
         with eager_context.eager_mode():
             functions = program.functional_arguments(arg, comp.type_signature.parameter)
@@ -294,7 +294,7 @@ class _Recorder(tff.framework.SyncContext):
         return self._context.invoke(comp, arg)
 
 
-def _transform_argument(arg: Any) -> Any:
+def _transform_argument(arg: Any, context: tff.framework.SyncContext) -> Any:
     """Converts the values that TFF packed to NumPy, as TFF's own contexts do."""
 
     def to_python(value: Any) -> Any:
@@ -304,7 +304,7 @@ def _transform_argument(arg: Any) -> Any:
         ):
             return value
         if isinstance(value, data_descriptors.Ingestable):
-            return tree.traverse(to_python, data_descriptors.values_of(value))
+            return tree.traverse(to_python, data_descriptors.values_of(value, context))
         if isinstance(value, structure.Struct):
             value = structure.to_odict_or_tuple(value)
         elif not isinstance(value, tf.Tensor | tf.Variable):

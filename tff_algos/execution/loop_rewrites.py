@@ -61,7 +61,8 @@ def _hoist(loop: graph_loops.Loop) -> None:
                 continue
             if matrix.tensor not in transposed:
                 order = np.array([1, 0], np.int32)
-                transposed[matrix.tensor] = _transposed(loop, matrix, order, node)
+                name = f"{node.name}/transposed_{position}"
+                transposed[matrix.tensor] = _transposed(loop, matrix, order, node, name)
             node.input[position] = transposed[matrix.tensor]
             node.attr[flag].b = False
         if node.op == "Transpose":
@@ -74,7 +75,8 @@ def _hoist_transpose(loop: graph_loops.Loop, node: node_def_pb2.NodeDef) -> None
     if tensor is None or order is None or order.op != "Const":
         return
     order = tf.make_ndarray(order.attr["value"].tensor)
-    moved = _transposed(loop, tensor, order, node)
+    name = f"{node.name}/transposed"
+    moved = _transposed(loop, tensor, order, node, name)
     dtype = node.attr["T"].type
     node.op = "Identity"
     node.attr.clear()
@@ -88,9 +90,10 @@ def _transposed(
     outer: graph_loops.Constant,
     order: np.ndarray,
     node: node_def_pb2.NodeDef,
+    name: str,
 ) -> str:
     """Returns an argument of the body that is an outer tensor, transposed."""
-    name, dtype = f"{node.name}/transposed", node.attr["T"].type
+    dtype = node.attr["T"].type
     result = loop.add_outside(
         name,
         "Transpose",
