@@ -158,7 +158,7 @@ def test_list_of_a_pair_shows_its_flags_and_defaults(capfd):
         r"--model=cnn .*\(cnn\|cnn_dropout\|2nn\|cnn_dense_dropout\)", finished.out
     )
     assert "proximal_strength" not in finished.out
-    assert re.search(r"--module= +Module, or file of .* or tasks; repeat", finished.out)
+    assert re.search(r"--module= +Python module .* without \.py; repeat", finished.out)
 
 
 def test_list_says_which_default_another_one_replaces(capfd):
