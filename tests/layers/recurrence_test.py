@@ -204,11 +204,54 @@ def test_a_layer_computes_usual_numbers_of_rows(count, usual, known):
 
     x = tf.reshape(tf.range(2.0 * count), [2, count, 1])
     spec = tf.TensorSpec([2, count if known else None, 1])
-    run = tf.function(lambda x: (recurrence.with_usual_rows(layer, x), found[-1]))
+    run = tf.function(lambda x: (recurrence.with_usual_sizes(layer, x), found[-1]))
     outputs, computed = run.get_concrete_function(spec)(x)
     np.testing.assert_array_equal(outputs, x + 1.0)
     assert computed.shape == (2, usual, 1)
     assert not np.any(computed[:, count:])
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "usual"), [(1, 4), (4, 4), (9, 10), (80, 80), (81, 96)]
+)
+def test_a_layer_computes_usual_numbers_of_steps_if_they_are_not_known(
+    num_steps, usual
+):
+    found = []
+
+    def layer(x):
+        found.append(x)
+        return tf.cumsum(x)
+
+    x = tf.reshape(tf.range(3.0 * num_steps), [num_steps, 3, 1])
+    for known, computed_steps in ((None, usual), (num_steps, num_steps)):
+        run = tf.function(lambda x: (recurrence.with_usual_sizes(layer, x), found[-1]))
+        spec = tf.TensorSpec([known, 3, 1])
+        outputs, computed = run.get_concrete_function(spec)(x)
+        np.testing.assert_array_equal(outputs, tf.cumsum(x))
+        assert computed.shape == (computed_steps, 4, 1)
+        assert not np.any(computed[num_steps:])
+
+
+def test_derivatives_do_not_depend_on_whether_the_number_of_steps_is_known(layer):
+    def of_nine_steps(x, *weights):
+        return tf.concat([x, x[:4]], axis=0), *weights
+
+    arguments = of_nine_steps(*_arguments(layer))
+    direction = of_nine_steps(*_arguments(layer, seed=1))
+
+    @tf.function
+    def derivatives(*arguments):
+        second = _hessian_product(layer, arguments, direction)
+        return _gradients(layer, arguments), second
+
+    known = [tf.TensorSpec.from_tensor(each) for each in arguments]
+    unknown = [tf.TensorSpec([None, *known[0].shape[1:]], tf.float64), *known[1:]]
+    found, expected = (
+        derivatives.get_concrete_function(*specs)(*arguments)
+        for specs in (unknown, known)
+    )
+    _assert_close(found, expected)
 
 
 def test_unknown_gradient_is_refused(layer):

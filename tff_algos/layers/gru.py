@@ -47,7 +47,7 @@ def gru(
         arguments = (projected, recurrent_kernel, recurrent_bias)
         return recurrence.apply(_GRU, arguments, gradient)
 
-    return recurrence.with_usual_rows(outputs_of, x)
+    return recurrence.with_usual_sizes(outputs_of, x)
 
 
 class _Saved(NamedTuple):

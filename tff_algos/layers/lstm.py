@@ -42,7 +42,7 @@ def lstm(
         projected = recurrence.product(x, kernel) + bias
         return recurrence.apply(_LSTM, (projected, recurrent_kernel), gradient)
 
-    return recurrence.with_usual_rows(outputs_of, x)
+    return recurrence.with_usual_sizes(outputs_of, x)
 
 
 class _Saved(NamedTuple):

@@ -28,6 +28,7 @@ _BAD_WIDTH = 512
 _NUM_PADDING = 16  # A cache line of float32.
 
 _USUAL_ROWS = (4, *(n << k for k in range(2, 29) for n in (2, 3)))
+_USUAL_STEPS = tuple(n << k for k in range(28) for n in (4, 5, 6, 7))
 
 
 @attrs.frozen(kw_only=True)
@@ -217,30 +218,42 @@ def scan(
     return tuple(array.stack() for array in writers)
 
 
-def with_usual_rows(layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `layer(x)`, computed with rows of zeros up to a usual number of rows.
+def with_usual_sizes(
+    layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor
+) -> tf.Tensor:
+    """Returns `layer(x)`, computed with zeros up to usual numbers of rows and steps.
 
-    XLA compiles a loop anew for every number of rows, and clients' last batches may have
-    any. Usual numbers are 4, 8, and the multiples of 4 with two significant bits: 12,
-    16, 24, 32, 48, ...
+    XLA compiles a loop anew for every shape. Clients' last batches may have any number
+    of rows: usual numbers are 4, 8, and the multiples of 4 with two significant bits:
+    12, 16, 24, 32, 48, ... If the number of steps is not known, batches may have any: usual
+    are the numbers with three significant bits: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...
 
     Args:
       layer: A function whose rows are independent, from `[time, n, in]` to
-        `[time, n, out]`.
+        `[time, n, out]`; outputs do not depend on later steps.
       x: Its argument.
     """
-    count = x.shape[1]
-    if count is None:
-        count = tf.shape(x)[1]
-        usual = tf.gather(_USUAL_ROWS, tf.searchsorted(_USUAL_ROWS, [count]))[0]
+    num_steps, num_rows = x.shape[0], x.shape[1]
+    sizes, more_steps = [-1, num_rows], 0
+    if num_steps is None:
+        sizes[0] = tf.shape(x)[0]
+        more_steps = _usual(_USUAL_STEPS, sizes[0]) - sizes[0]
+    if num_rows is None:
+        sizes[1] = tf.shape(x)[1]
+        more_rows = _usual(_USUAL_ROWS, sizes[1]) - sizes[1]
     else:
-        usual = min(n for n in _USUAL_ROWS if n >= count)
-        if usual == count:
+        more_rows = min(n for n in _USUAL_ROWS if n >= num_rows) - num_rows
+        if more_rows == 0 and num_steps is not None:
             return layer(x)
-    outputs = layer(tf.pad(x, [[0, 0], [0, usual - count], [0, 0]]))
-    first = tf.slice(outputs, [0, 0, 0], [-1, count, -1])
-    first.set_shape([outputs.shape[0], x.shape[1], outputs.shape[2]])
+    outputs = layer(tf.pad(x, [[0, more_steps], [0, more_rows], [0, 0]]))
+    first = tf.slice(outputs, [0, 0, 0], [*sizes, -1])
+    first.set_shape([num_steps, num_rows, outputs.shape[2]])
     return first
+
+
+def _usual(numbers: Sequence[int], number: tf.Tensor) -> tf.Tensor:
+    """Returns the least of ascending numbers that is at least a number, int32 []."""
+    return tf.gather(numbers, tf.searchsorted(numbers, [number]))[0]
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, transpose: bool = False) -> tf.Tensor:
