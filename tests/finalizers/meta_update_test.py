@@ -111,6 +111,25 @@ def test_small_batches_go_round_through_the_examples():
     assert_exact(found[2], descend([(rate, rows) for rows in batches * 2]))
 
 
+@pytest.mark.parametrize("meta_batch_size", [None, 3])
+def test_a_step_on_the_sum_is_one_of_as_many_times_the_rate(meta_batch_size):
+    update = finalizers.build_meta_update(
+        problems.linear_model(),
+        EXAMPLES,
+        SGD(0.03),
+        meta_batch_size=meta_batch_size,
+        meta_reduction="sum",
+    )
+    found, _ = rounds(update, 3)
+    batches = [slice(0, 7)] * 3
+    if meta_batch_size is not None:
+        batches = [slice(0, 3), slice(3, 6), slice(6, 7)]
+    rate = problems.f32(0.03)
+    sizes = [rows.stop - rows.start for rows in batches]
+    steps = [(rate * size, rows) for size, rows in zip(sizes, batches, strict=True)]
+    assert_exact(found[2], descend(steps))
+
+
 def test_the_optimizers_state_goes_on_from_round_to_round():
     model = problems.linear_model(np.float32)
     examples = tuple(array.astype(np.float32) for array in EXAMPLES)

@@ -26,6 +26,7 @@ import tensorflow_federated as tff
 
 from tff_algos import finalizers
 from tff_algos.algorithms.arguments import LearningProcess, Optimizer
+from tff_algos.client_works.unrolled_training import Reduction
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import ModelOrFn
 
@@ -58,6 +59,7 @@ def build_fed_meta(
     meta_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
     meta_steps: Annotated[int, hparam(low=1)] = 1,
     meta_batch_size: Annotated[int | None, hparam(low=1)] = None,
+    meta_reduction: Annotated[Reduction, hparam()] = "mean",
     feed_back: Annotated[bool, hparam()] = True,
 ) -> LearningProcess:
     """Builds FedMeta around any inner algorithm.
@@ -77,6 +79,8 @@ def build_fed_meta(
       meta_learning_rate_decay: Factor on the meta learning rate after every round.
       meta_steps: Meta steps per round.
       meta_batch_size: Examples of a meta step, taken from D_meta in turn; None for all.
+      meta_reduction: Reduction of the loss over a meta step's examples. The paper defines
+        losses as sums; `mean` makes the step independent of the size of D_meta.
       feed_back: Start the next round from the meta-updated model; otherwise from the
         model before the meta update, and the updated model is only evaluated.
 
@@ -108,6 +112,7 @@ def build_fed_meta(
         meta_optimizer_fn or tff.learning.optimizers.build_sgdm(meta_learning_rate),
         meta_steps=meta_steps,
         meta_batch_size=meta_batch_size,
+        meta_reduction=meta_reduction,
         meta_learning_rate_decay=meta_learning_rate_decay,
     )
     return _with_meta_update(inner, meta, feed_back)

@@ -186,6 +186,7 @@ def fed_meta(
             ),
             meta_steps=settings["meta_steps"],
             meta_batch_size=settings["meta_batch_size"],
+            meta_reduction=settings["meta_reduction"],
             feed_back=settings["feed_back"],
         )
     except TooManyBytesError as error:

@@ -17,6 +17,7 @@ from tff_algos.client_works.local_training import (
     decay_learning_rate,
 )
 from tff_algos.client_works.passes import Passes
+from tff_algos.client_works.unrolled_training import Reduction
 from tff_algos.clients import attacks
 from tff_algos.finite import all_finite, global_norm
 from tff_algos.hyperparameters import checked, hparam
@@ -83,6 +84,7 @@ def build_meta_update(
     *,
     meta_steps: Annotated[int, hparam(low=1)] = 1,
     meta_batch_size: Annotated[int | None, hparam(low=1)] = None,
+    meta_reduction: Annotated[Reduction, hparam()] = "mean",
     meta_learning_rate_decay: Annotated[float, hparam(above=0, high=1)] = 1.0,
 ) -> MetaUpdate:
     """Builds the steps that a server takes on its own examples in every round.
@@ -99,6 +101,7 @@ def build_meta_update(
       meta_steps: Steps per round, >= 1.
       meta_batch_size: Examples per step; successive steps cycle through all examples.
         None for all examples in every step.
+      meta_reduction: Whether a step's loss is the mean or the sum over its examples.
       meta_learning_rate_decay: The learning rate in round t is its initial value times
         this to the power t; in (0, 1].
 
@@ -152,6 +155,7 @@ def build_meta_update(
                     passes,
                     first,
                     last,
+                    meta_reduction,
                 ).gradient
                 optimizer_state, trainable = in_weights_dtype(optimizer).next(
                     optimizer_state, trainable, gradient
