@@ -47,10 +47,13 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     if not len(found):
         raise TaskError(f"{name} has no examples.")
     _refuse_channels_first(found.shape, name)
+    # Examples are read when they are needed: an array that may be reused is copied.
+    # One that is read-only may be a view of another, such as a data frame's.
+    is_fixed = isinstance(features, list | tuple) or (
+        found.flags.owndata and not found.flags.writeable
+    )
     if found.ndim == 3:
         found = found[..., np.newaxis]
-    # Examples are read when they are needed: an array that may be reused is copied.
-    is_fixed = isinstance(features, list | tuple) or not found.flags.writeable
     if found.ndim == 4 and found.dtype == np.uint8:
         return found if is_fixed else np.array(found)
     # Numbers beyond float32 become infinite, which is refused next.
@@ -225,8 +228,10 @@ def as_array(values: Any, what: str) -> np.ndarray:
       what: What they are, for messages.
 
     Raises:
-      TaskError: If they are lists of different lengths.
+      TaskError: If they are lists of different lengths, or have masked values.
     """
+    if np.ma.is_masked(values):
+        raise TaskError(f"{what} has masked values, expected all to be there.")
     try:
         found = np.asarray(values)
     except ValueError as error:

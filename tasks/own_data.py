@@ -142,7 +142,7 @@ def from_data_frame(
     if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
         expected = "a pandas data frame, or arrays by column; from_arrays takes arrays"
         raise HyperparameterError("frame", frame, expected)
-    keys = list(frame)
+    keys = list(frame.columns if hasattr(frame, "columns") else frame)
     if len(set(map(str, keys))) < len(keys):
         repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
         raise TaskError(f"{name} has two columns {messages.shown(str(repeated))}.")
@@ -188,6 +188,15 @@ def _check_columns(columns: Mapping[str, np.ndarray], name: str) -> None:
 def with_feature_names(task: Task, names: Sequence[str]) -> Task:
     """Returns the task of a table, whose encoding says what its features are."""
     return attrs.evolve(task, encoding={"features": list(names), **task.encoding})
+
+
+def with_unit(task: Task, unit: float) -> Task:
+    """Returns a task whose encoding is of features that are `unit` times as large."""
+    scaled = {
+        name: np.multiply(task.encoding[name], unit).tolist()
+        for name in ("mean", "deviation")
+    }
+    return attrs.evolve(task, encoding={**task.encoding, **scaled})
 
 
 def from_client_data(

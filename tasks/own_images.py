@@ -15,6 +15,8 @@ from tff_algos.paths import is_utf8
 # Folders above an image, of clients and classes.
 _MAX_DEPTH = 2
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+# White, in images of 16 bits per channel.
+MOST_OF_16_BITS = 2**16 - 1
 # Of a PNG file's header: its signature, and where it says how many bits a channel has.
 _PNG, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
 
@@ -133,7 +135,7 @@ def _decoded(path: pathlib.Path) -> np.ndarray:
         reason = messages.one_line(error).rstrip(".")
         raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
     image = data.numpy()
-    return image / np.float32(np.iinfo(np.uint16).max) if fine else image
+    return image / np.float32(MOST_OF_16_BITS) if fine else image
 
 
 def _bits(image: np.ndarray) -> int:

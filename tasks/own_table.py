@@ -156,7 +156,9 @@ def read_csv(path: pathlib.Path) -> Table:
                 _DELIMITERS, key=functools.partial(_num_outside_quotes, first)
             )
             # Not strict, it would read rows after a stray quote as a part of a cell.
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            reader = csv.reader(
+                file, delimiter=delimiter, strict=True, skipinitialspace=True
+            )
             rows, lines = _rows(reader, path)
     except UnicodeDecodeError as error:
         raise TaskError(
@@ -200,7 +202,7 @@ def _refuse_compressed(path: pathlib.Path) -> None:
 def _num_outside_quotes(line: str, delimiter: str) -> int:
     # Only what begins a cell quotes it: 5" is five inches.
     before = "".join(_DELIMITERS)
-    quoted = rf'(^|[{before}])"(?:[^"]|"")*("|$)'
+    quoted = rf'(^|[{before}]) *"(?:[^"]|"")*("|$)'
     return re.sub(quoted, r"\1", line).count(delimiter)
 
 

@@ -303,6 +303,8 @@ class Format:
             seed=data_options.seed,
             **{name: getattr(options, name) for name in common},
         )
+        if self.read is _read_folder and features.dtype != np.uint8:
+            task = own_data.with_unit(task, own_images.MOST_OF_16_BITS)
         return task if names is None else own_data.with_feature_names(task, names)
 
 

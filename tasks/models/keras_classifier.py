@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 from tensorflow.python.framework import func_graph
+from tensorflow.python.framework.errors import InaccessibleTensorError
 from tensorflow_federated.python.learning.models.functional import (
     KerasFunctionalModelError,
 )
@@ -25,6 +26,8 @@ from tff_algos.models.block_model import Block, BlockModel
 _DTYPES = ("float16", "float32", "float64")
 _FLOAT32 = block_model.layer(functools.partial(tf.cast, dtype=tf.float32))
 _SIGMOIDS = (tf_keras.activations.sigmoid, tf.nn.sigmoid)
+# Makes a model's layers again.
+_Clone = Callable[[tf_keras.Model], tf_keras.Model]
 
 
 class KerasModelError(ValueError):
@@ -69,12 +72,14 @@ def build(
         "input_spec": input_spec,
     }
     try:
-        with graph_prediction.keras_classes_kept():
-            parts = keras_parts.divide(keras_model)
-            if parts is None:
-                functional = _whole(keras_model, **shared)
-            else:
-                functional = _of_parts(parts, **shared)
+        try:
+            functional = _functional(keras_model, _clone, shared)
+            _check_outputs(keras_model, functional)
+        except InaccessibleTensorError:
+            functional = _functional(keras_model, tf_keras.models.clone_model, shared)
+            _check_outputs(keras_model, functional)
+    except KerasModelError:
+        raise
     # Keras cannot clone layers of one's own that do not say how to make them again, nor
     # any with functions that it cannot name.
     except (
@@ -84,14 +89,23 @@ def build(
         ValueError,
     ) as error:
         raise KerasModelError(_why_not_cloned(keras_model, error)) from error
-    _check_outputs(keras_model, functional)
     return functional
 
 
-def _whole(
-    keras_model: tf_keras.Model, **shared: Any
+def _functional(
+    keras_model: tf_keras.Model, clone: _Clone, shared: Mapping[str, Any]
 ) -> tff.learning.models.FunctionalModel:
-    predict = _prediction(keras_model)
+    with graph_prediction.keras_classes_kept():
+        parts = keras_parts.divide(keras_model)
+        if parts is None:
+            return _whole(keras_model, clone, **shared)
+        return _of_parts(parts, clone, **shared)
+
+
+def _whole(
+    keras_model: tf_keras.Model, clone: _Clone, **shared: Any
+) -> tff.learning.models.FunctionalModel:
+    predict = _prediction(keras_model, clone)
 
     @tf.function(autograph=False)
     def predict_on_batch(weights, x, training=True):
@@ -104,13 +118,15 @@ def _whole(
     )
 
 
-def _of_parts(parts: Sequence[tf_keras.Model], **shared: Any) -> BlockModel:
+def _of_parts(
+    parts: Sequence[tf_keras.Model], clone: _Clone, **shared: Any
+) -> BlockModel:
     salts = itertools.count(1)
 
     def block(layers: tf_keras.Model | tf_keras.layers.Dropout) -> Block:
         if isinstance(layers, tf_keras.layers.Dropout):
             return blocks.dropout(layers.rate, next(salts))
-        return _block(layers)
+        return _block(layers, clone)
 
     # All of them first: what is made in a graph changes Keras' classes.
     pieces = [keras_parts.at_dropout(part) for part in parts]
@@ -121,8 +137,9 @@ def _of_parts(parts: Sequence[tf_keras.Model], **shared: Any) -> BlockModel:
     )
 
 
-def _block(part: tf_keras.Model) -> Block:
-    predict = _prediction(part) if part.weights else _without_weights(part)
+def _block(part: tf_keras.Model, clone: _Clone) -> Block:
+    convert = _prediction if part.weights else _without_weights
+    predict = convert(part, clone)
 
     def apply(trainable, non_trainable, x, mode):
         output = predict((trainable, non_trainable), x, mode.batch_statistics)
@@ -151,12 +168,12 @@ def _values(
     return trainable, non_trainable
 
 
-def _prediction(keras_model: tf_keras.Model) -> Callable[..., Any]:
+def _prediction(keras_model: tf_keras.Model, clone: _Clone) -> Callable[..., Any]:
     """Returns `(weights, x, training) -> output`, with weights in Keras' order."""
     # The loss is not used.
     loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model = tff.learning.models.functional_model_from_keras(
-        functools.partial(_clone, keras_model), loss, input_spec=()
+        functools.partial(clone, keras_model), loss, input_spec=()
     )
     variables = _variables_of_clones(keras_model)
 
@@ -168,14 +185,14 @@ def _prediction(keras_model: tf_keras.Model) -> Callable[..., Any]:
     return predict
 
 
-def _without_weights(keras_model: tf_keras.Model) -> Callable[..., Any]:
+def _without_weights(keras_model: tf_keras.Model, clone: _Clone) -> Callable[..., Any]:
     """As `_prediction`, of a model without weights, which TFF does not convert."""
 
     # As in TFF, layers are made while a function is traced, so that AutoGraph converts
     # those of users.
     @tf.function
     def call(x, training):
-        return _clone(keras_model)(x, training=training)
+        return clone(keras_model)(x, training=training)
 
     def predict(weights, x, training):
         del weights
@@ -190,7 +207,8 @@ def _clone(keras_model: tf_keras.Model) -> tf_keras.Model:
 
     In a graph, Keras calls new layers on placeholders. Assertions and other ops that run
     although nothing reads their results would need values for these, so the layers are
-    made in a graph that never runs.
+    made in a graph that never runs. Not so layers that make tensors of their own when
+    they are made or built, such as `Normalization`: those tensors would never exist.
     """
     with func_graph.FuncGraph("unused").as_default():
         return tf_keras.models.clone_model(keras_model)
@@ -277,8 +295,11 @@ def _check(
         if not isinstance(found, tuple) or (
             not tf.TensorShape(expected).is_compatible_with(found)
         ):
+            added = ""
+            if what == "takes" and expected[-1:] == (1,) and found == expected[:-1]:
+                added = "; features [n, height, width] get an axis of one channel"
             raise KerasModelError(
-                f"the model {what} {_shown(found)}, expected {_shown(expected)}"
+                f"the model {what} {_shown(found)}, expected {_shown(expected)}{added}"
             )
     if getattr(keras_model.layers[-1], "activation", None) in _SIGMOIDS:
         raise KerasModelError(
@@ -316,6 +337,8 @@ def _check_outputs(
     try:
         predict(model.initial_weights, x, True)
         found = predict(model.initial_weights, x, False)
+    except InaccessibleTensorError:
+        raise
     # Layers may assign to their weights, which are plain tensors here.
     except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
         raise KerasModelError(
@@ -403,7 +426,11 @@ def architecture(keras_model: tf_keras.Model) -> str:
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: renamed(each) for key, each in value.items()}
+            return {
+                # Kinds of functions may be called as a layer is.
+                key: each if key.endswith("function_type") else renamed(each)
+                for key, each in value.items()
+            }
         if isinstance(value, list):
             return [renamed(each) for each in value]
         return numbers.get(value, value) if isinstance(value, str) else value

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -283,6 +284,13 @@ def test_a_model_starts_only_from_the_weights_of_its_own_kind(result, tmp_path):
         model_files.ModelFileError, match=r"another model: 2 arrays of 9 numbers, not"
     ):
         model_files.initial_weights(trained, image.build_emnist_model("2nn", True, 0))
+    encoded = attrs.evolve(trained, encoding={"classes": ["cat", "dog"]})
+    same = {"classes": ["cat", "dog"], "features": ["age"]}
+    assert model_files.initial_weights(encoded, TASK.model, same) is not None
+    with pytest.raises(
+        model_files.ModelFileError, match="classes: cat, dog; .* ant, c"
+    ):
+        model_files.initial_weights(encoded, TASK.model, {"classes": ["ant", "cat"]})
     with pytest.raises(
         HyperparameterError, match=r"initial_model=.*holds no model.*[^.]\.$"
     ):

@@ -28,6 +28,21 @@ def test_the_caller_may_reuse_the_array(given):
     np.testing.assert_array_equal(taken, before)
 
 
+def test_a_view_that_is_read_only_is_copied():
+    whole = np.ones((2, 3), np.float32)
+    given = whole.view()
+    given.setflags(write=False)
+    taken = own_arrays.checked_features(given, "d")
+    whole[:] = 7
+    np.testing.assert_array_equal(taken, np.ones((2, 3)))
+
+
+def test_masked_values_in_a_column_are_refused():
+    values = np.ma.masked_equal([1.0, -999.0], -999.0)
+    with pytest.raises(TaskError, match="column 'dose' has masked values"):
+        own_arrays.as_array(values, "column 'dose'")
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [

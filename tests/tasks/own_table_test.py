@@ -52,6 +52,16 @@ def test_a_quote_within_a_cell_is_a_part_of_it(write, delimiter):
     assert list(found.columns) == ['height 5"', "weight, kg", "label"]
 
 
+def test_spaces_before_quotes_are_no_part_of_a_cell(write):
+    text = '"name", "age", "what"\n"Smith, John", 31, "yes"\n'
+    found = own_table.read_csv(write(text))
+    assert {k: list(v) for k, v in found.columns.items()} == {
+        "name": ["Smith, John"],
+        "age": ["31"],
+        "what": ["yes"],
+    }
+
+
 @pytest.mark.parametrize("name", ["b, c", 'b ""x, y"" c, d'])
 def test_what_is_in_quotes_separates_nothing(write, name):
     found = own_table.read_csv(write(f'a;"{name}"\n1;2\n'))

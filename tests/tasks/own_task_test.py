@@ -81,6 +81,30 @@ def test_a_folder_becomes_a_task(folder):
     assert x.shape[1:] == (4, 4, 1) and 0 <= x.min() and x.max() <= 1
 
 
+def test_the_encoding_of_images_of_16_bits_is_of_the_files_values(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 2**16, (12, 4, 4, 1), np.uint16)
+    for number, image in enumerate(pixels):
+        path = tmp_path / "scans" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tf.io.encode_png(image).numpy())
+    for standardize in (True, False):
+        task = _load(
+            f"folder:{tmp_path}/scans",
+            partition="iid:1",
+            standardize=standardize,
+            client_test_fraction=0.5,
+            eval_client_fraction=0.0,
+        )
+        (client,) = task.train_client_ids
+        parts = [task.examples(client, split)[0] for split in ("train", "test")]
+        found = np.concatenate(parts)
+        mean, deviation = task.encoding["mean"], task.encoding["deviation"]
+        expected = (pixels - np.asarray(mean)) / np.asarray(deviation)
+        np.testing.assert_allclose(
+            np.sort(found, axis=None), np.sort(expected, axis=None), atol=1e-5
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -1,6 +1,7 @@
 """Evaluation of a model on held-out examples, during and after training."""
 
 import collections
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -224,11 +225,11 @@ def build_own_models_fn(
         own = own_weights(weights, result.client_id)
         datasets = _client_datasets(task, [result.client_id], "test")
         metrics = evaluate_clients(own, datasets)["by_client"]
-        return attrs.evolve(
-            result,
-            own_accuracy=float(metrics["accuracy"][0]),
-            own_loss=float(metrics["loss"][0]),
+        (accuracy,), (loss,) = (
+            _unless_empty(result.num_test_examples, metrics[name])
+            for name in ("accuracy", "loss")
         )
+        return attrs.evolve(result, own_accuracy=accuracy, own_loss=loss)
 
     return lambda weights, results: [with_own(weights, result) for result in results]
 
@@ -304,11 +305,16 @@ def _personalize_group(task, weights, client_ids, computation):
                 seen=client_id in training,
                 num_train_examples=num_train,
                 num_test_examples=num_test,
-                accuracy=tuple(float(a) for a in curves["accuracy"][index]),
-                loss=tuple(float(a) for a in curves["loss"][index]),
+                accuracy=_unless_empty(num_test, curves["accuracy"][index]),
+                loss=_unless_empty(num_test, curves["loss"][index]),
             )
         )
     return results
+
+
+def _unless_empty(num_examples: int, means: Sequence[Any]) -> tuple[float, ...]:
+    """Returns means over examples; of none they are NaN, not 0."""
+    return tuple(float(each) if num_examples else math.nan for each in means)
 
 
 def evaluated_and_seen(

@@ -400,13 +400,13 @@ def _initial_weights(
     trained: model_files.TrainedModel, task: Task, private: bool
 ) -> tff.learning.models.ModelWeights:
     with _naming_initial_model(str(trained.folder)):
-        weights = model_files.initial_weights(trained, task.model)
+        weights = model_files.initial_weights(trained, task.model, task.encoding)
     if private and trained.config["hyperparameters"]["dataset"] == task.dataset_name:
         raise HyperparameterError(
             "initial_model",
             str(trained.folder),
-            "a run on other data with --dp, whose epsilon does not count what an "
-            f"earlier run on {task.dataset_name} has revealed",
+            "a run on data of another name with --dp, whose epsilon does not count what "
+            f"an earlier run on {task.dataset_name} has revealed",
         )
     return weights
 

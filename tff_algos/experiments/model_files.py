@@ -333,16 +333,20 @@ class _Functional:
 
 
 def initial_weights(
-    trained: TrainedModel, model: tff.learning.models.FunctionalModel
+    trained: TrainedModel,
+    model: tff.learning.models.FunctionalModel,
+    encoding: Mapping[str, Any] | None = None,
 ) -> tff.learning.models.ModelWeights:
     """Returns a run's weights as those of a model.
 
     Args:
       trained: The run's model.
       model: The model that is to start from them.
+      encoding: Of own data, what the model's inputs and outputs are, as in
+        `TrainedModel`.
 
     Raises:
-      ModelFileError: If they have other weights.
+      ModelFileError: If they have other weights, classes or features.
     """
     found = tf.nest.flatten(trained.weights)
     expected = tf.nest.flatten(model.initial_weights)
@@ -355,6 +359,13 @@ def initial_weights(
             f"{trained.folder} holds another model: {_described(found)}, not "
             f"{_described(expected)}."
         )
+    for name in ("classes", "features"):
+        old, new = ((each or {}).get(name) for each in (trained.encoding, encoding))
+        if old and new and list(old) != list(new):
+            raise ModelFileError(
+                f"{trained.folder} has other {name}: {messages.shortened(', '.join(old))}; "
+                f"here they are {messages.shortened(', '.join(new))}."
+            )
     packed = tf.nest.pack_sequence_as(model.initial_weights, found)
     return tff.learning.models.ModelWeights(*packed)
 

@@ -86,8 +86,8 @@ def _as_spec(value: Any, spec: tf.TensorSpec) -> Any:
     if value.dtype == tf.uint8:
         # The numbers would be right for the layers, and wrong for the weights.
         raise ValueError(
-            f"The model takes {spec.dtype.name}, found uint8: tasks divide the bytes of "
-            "images by 255, so do that first."
+            f"The model takes {spec.dtype.name}, found uint8: tasks divide bytes by 255, "
+            "or scale them as the `encoding` of your own data says, so do that first."
         )
     return tf.cast(value, spec.dtype)
 

@@ -341,6 +341,48 @@ def test_models_that_do_not_fit_are_refused_in_one_line(keras, message):
     assert "\n" not in str(found.value)
 
 
+@tf_keras.saving.register_keras_serializable("tests")
+class _Shifted(layers.Layer):
+    """A layer that makes a tensor when it is built."""
+
+    def build(self, shape):
+        self.shift = tf.range(float(shape[-1]))
+
+    def call(self, inputs):
+        return inputs + self.shift
+
+
+@pytest.mark.parametrize(
+    "layer", [lambda: layers.Normalization(mean=1.0, variance=4.0), _Shifted]
+)
+def test_layers_may_make_tensors_when_they_are_built(layer):
+    keras = tf_keras.Sequential(
+        [layers.InputLayer((6,)), layer(), layers.Dense(5, "relu"), layers.Dense(2)]
+    )
+    model = keras_classifier.build(keras, (6,), 2)
+    predict = graph_prediction.anywhere(model)
+    found = predict(model.initial_weights, tf.constant(X), False)
+    np.testing.assert_allclose(found, keras(X), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_made_again_is_the_same_whatever_its_layers_are_called():
+    def model():
+        return tf_keras.Sequential(
+            [layers.Lambda(tf.nn.relu, input_shape=(6,)), layers.Dense(2)]
+        )
+
+    one, other = model(), model()
+    assert one.layers[0].name != other.layers[0].name
+    assert keras_classifier.architecture(one) == keras_classifier.architecture(other)
+
+
+def test_an_axis_of_channels_that_was_added_is_told():
+    keras = tf_keras.Sequential([layers.Flatten(input_shape=(4, 4)), layers.Dense(2)])
+    told = r"takes \[n, 4, 4\], expected \[n, 4, 4, 1\]; features .* one channel"
+    with pytest.raises(keras_classifier.KerasModelError, match=told):
+        keras_classifier.build(keras, (4, 4, 1), 2)
+
+
 @pytest.mark.parametrize(
     "context", [execution.in_process_context, execution.native_context]
 )
