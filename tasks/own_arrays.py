@@ -29,7 +29,7 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     Raises:
       TaskError: If they are not numbers of such a shape, or not finite.
     """
-    _refuse_masked(features, "features", name)
+    refuse_masked(features, "features", name)
     try:
         found = np.asarray(features)
     except ValueError as error:
@@ -83,7 +83,8 @@ def _refuse_channels_first(shape: Sequence[int], name: str) -> None:
         )
 
 
-def _refuse_masked(values: Any, what: str, name: str) -> None:
+def refuse_masked(values: Any, what: str, name: str) -> None:
+    """Raises `TaskError` for a masked array some of whose values are masked."""
     if np.ma.is_masked(values):
         raise TaskError(f"{name}: {what} have masked values, expected all to be there.")
 
@@ -99,7 +100,7 @@ def as_classes(
       TaskError: If there are not as many labels as examples, if one is missing or no
         class, or if there is one class alone.
     """
-    _refuse_masked(labels, "labels", name)
+    refuse_masked(labels, "labels", name)
     found = as_array(labels, f"{name}: labels")
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
@@ -228,10 +229,8 @@ def as_array(values: Any, what: str) -> np.ndarray:
       what: What they are, for messages.
 
     Raises:
-      TaskError: If they are lists of different lengths, or have masked values.
+      TaskError: If they are lists of different lengths.
     """
-    if np.ma.is_masked(values):
-        raise TaskError(f"{what} has masked values, expected all to be there.")
     try:
         found = np.asarray(values)
     except ValueError as error:
@@ -252,7 +251,7 @@ def by_client(
       TaskError: If there are not as many ids as examples, one is missing, or two
         clients have the same text.
     """
-    _refuse_masked(client_ids, "client ids", name)
+    refuse_masked(client_ids, "client ids", name)
     found = as_array(client_ids, f"{name}: client ids")
     if found.shape != (num_examples,):
         raise TaskError(

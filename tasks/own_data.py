@@ -152,6 +152,11 @@ def from_data_frame(
         features=None if features is None else own_table.names("features", features),
         categories=own_table.names("categories", categories),
     )
+    used = [roles.label, roles.client_column, *(roles.features or map(str, keys))]
+    for key in keys:
+        if str(key) in used:
+            what = f"values of column {messages.shown(str(key))}"
+            own_arrays.refuse_masked(frame[key], what, name)
     columns = {
         str(key): own_arrays.as_array(
             frame[key], f"{name}: column {messages.shown(str(key))}"

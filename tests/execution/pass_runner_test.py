@@ -18,7 +18,6 @@ from tff_algos.execution import (
     batched_passes,
     client_batches,
     client_passes,
-    client_reader,
     pass_runner,
     row_memory,
 )
@@ -48,29 +47,6 @@ def test_fewer_than_four_clients_run_one_by_one_unless_that_is_not_wanted(
     with execution.in_process_context(batch_clients=True):
         found = learning.next(state, cohort)
     assert_close(found.state.global_model_weights, expected.state.global_model_weights)
-
-
-def test_clients_with_much_data_run_one_by_one_in_that_call(monkeypatch, capsys):
-    monkeypatch.setattr(client_reader, "_MOST_CLIENT_BYTES", 1000)
-
-    def shuffled(size, seed):  # Batches of arrays alone would be in memory already.
-        return points(size, seed).shuffle(size, seed=seed).batch(2)
-
-    small = [shuffled(4, seed) for seed in range(4)]
-    # 200 examples of 12 bytes.
-    cohort = [*small[:2], shuffled(200, 7), small[3]]
-    learning = process("linear", "sgd")
-    with execution.in_process_context(batch_clients=False):
-        state = learning.initialize()
-        expected = learning.next(state, [*small[:2], shuffled(200, 7), small[3]])
-    with execution.in_process_context(num_threads=1):
-        execution.explain(learning.next, state, cohort)
-        assert "one by one: a client has more than " in capsys.readouterr().out
-        execution.explain(learning.next, state, small)
-        assert "vectorized: 1 chunk" in capsys.readouterr().out
-        found = learning.next(state, cohort)
-    examples = found.metrics["client_work"]["train"]["num_examples"]
-    assert examples == expected.metrics["client_work"]["train"]["num_examples"] == 212
 
 
 def test_large_models_run_client_by_client_by_default_on_cpus(monkeypatch):

@@ -53,6 +53,23 @@ def test_personalization_means_are_uniform_over_clients_that_have_a_test():
     np.testing.assert_allclose(summary["accuracy_by_epoch"], [0.4, 0.7])
 
 
+def test_clients_without_test_examples_have_no_accuracy():
+    def examples(client_id, split):
+        x, y = TASK.examples(client_id, split)
+        return (x[:0], y[:0]) if (client_id, split) == ("1", "test") else (x, y)
+
+    task = attrs.evolve(TASK, examples=examples)
+    personalize = evaluation.build_personalize_fn(
+        task, SGD(0.1), num_epochs=1, batch_size=4
+    )
+    ((tested, untested),) = personalize(START, ["0", "1"])
+    own = evaluation.build_own_models_fn(task, lambda weights, _: weights)
+    tested, untested = own(START, [tested, untested])
+    for result, is_nan in ((tested, False), (untested, True)):
+        found = (*result.accuracy, *result.loss, result.own_accuracy, result.own_loss)
+        assert set(np.isnan(found)) == {is_nan}
+
+
 def test_deciles_are_means_of_the_worst_and_the_best_tenth():
     results = [_result(str(n), 1, 0.0, n / 20) for n in range(20)]
     summary = evaluation.personalization_summary(results)

@@ -37,12 +37,6 @@ def test_a_view_that_is_read_only_is_copied():
     np.testing.assert_array_equal(taken, np.ones((2, 3)))
 
 
-def test_masked_values_in_a_column_are_refused():
-    values = np.ma.masked_equal([1.0, -999.0], -999.0)
-    with pytest.raises(TaskError, match="column 'dose' has masked values"):
-        own_arrays.as_array(values, "column 'dose'")
-
-
 @pytest.mark.parametrize(
     ("features", "message"),
     [

@@ -170,6 +170,17 @@ def test_large_numbers_are_scaled_before_they_are_rounded():
     np.testing.assert_allclose(x.std(), 1.0, rtol=1e-5)
 
 
+def test_masked_values_of_columns_are_refused_where_they_are_used():
+    masked = np.ma.masked_equal([1.0, -999.0, 2.0, 3.0], -999.0)
+    frame = {"dose": masked, "age": np.arange(4.0), "ill": [0, 1, 0, 1]}
+    settings = {"label": "ill", "partition": "iid:1"}
+    told = "values of column 'dose' have masked values"
+    with pytest.raises(TaskError, match=told):
+        tasks.from_data_frame(frame, **settings)
+    task = tasks.from_data_frame(frame, features=["age"], **settings)
+    assert task.encoding["features"] == ["age"]
+
+
 def test_masked_values_are_refused():
     x = np.ma.masked_array(np.ones((4, 2)), mask=np.eye(4, 2, dtype=bool))
     with pytest.raises(TaskError, match="features have masked values"):

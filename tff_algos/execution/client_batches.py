@@ -7,7 +7,6 @@ within a memory budget.
 
 import collections
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -84,39 +83,19 @@ class ClientBatches:
     num_bytes: int
 
 
-class TooMuchDataError(Exception):
-    """A client's data are more than may be in memory; the message says so."""
-
-
-def read(
-    variant: tf.Tensor,
-    specs: Sequence[tf.TensorSpec],
-    most_bytes: float = math.inf,
-) -> ClientBatches:
+def read(variant: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> ClientBatches:
     """Reads a whole dataset.
 
     Args:
       variant: The dataset's variant tensor.
       specs: The specs of an element's components.
-      most_bytes: The most memory of its elements.
 
     Returns:
       The dataset's elements.
-
-    Raises:
-      TooMuchDataError: If they take more memory.
     """
     dataset = tf.data.experimental.from_variant(variant, tuple(specs))
-    batches, left = [], most_bytes
     with tf.device(_HOST):
-        for batch in dataset.with_options(data_options.plain()):
-            batches.append(batch)
-            left -= sum(map(_num_bytes, batch))
-            if left < 0:
-                raise TooMuchDataError(
-                    f"a client has more than {most_bytes / 1e6:.0f} MB"
-                )
-    return _described(tuple(batches))
+        return _described(tuple(dataset.with_options(data_options.plain())))
 
 
 def _described(batches: tuple[Batch, ...]) -> ClientBatches:
@@ -410,30 +389,22 @@ class BatchCache:
         self._lock = threading.RLock()
 
     def read(
-        self,
-        data: tf.data.Dataset | tf.Tensor,
-        specs: Sequence[tf.TensorSpec],
-        most_bytes: float = math.inf,
+        self, data: tf.data.Dataset | tf.Tensor, specs: Sequence[tf.TensorSpec]
     ) -> ClientBatches:
         """Returns the batches of a dataset, from the cache if possible.
 
         Args:
           data: The dataset, or its variant, which is never cached.
           specs: The specs of an element's components.
-          most_bytes: The most memory of batches that are not in memory yet.
-
-        Raises:
-          TooMuchDataError: If they take more memory.
         """
         if not isinstance(data, tf.data.Dataset):
-            return read(data, specs, most_bytes)
+            return read(data, specs)
         batches = self.get(data)
         if batches is None:
             with tf.device(_HOST):
                 in_memory = _in_memory(data)
             if in_memory is None:
-                variant = tf.data.experimental.to_variant(data)
-                batches = read(variant, specs, most_bytes)
+                batches = read(tf.data.experimental.to_variant(data), specs)
             else:
                 batches = _described(in_memory)
             self.put(data, batches)

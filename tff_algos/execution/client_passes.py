@@ -341,8 +341,6 @@ def naming_client(inputs: PassInputs, position: int) -> Iterator[None]:
     """Raises `ClientError` for whatever goes wrong where a client's data are read."""
     try:
         yield
-    except client_batches.TooMuchDataError:
-        raise
     except tf.errors.OpError as error:
         raise ClientError(position, inputs.num_clients, cause(error)) from error
     except Exception as error:  # Whatever a user's function raises.

@@ -4,7 +4,6 @@ Datasets are read before the work runs, once for each reduction: a dataset that 
 has another order every time. Reductions share what they would read alike.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -23,10 +22,6 @@ from tff_algos.execution.client_passes import (
 from tff_algos.execution.dataflow import Placement, Port
 from tff_algos.execution.lazy import Lazy
 from tff_algos.execution.vectorization import VectorizedWork
-
-# Memory of a client's data beyond which clients run one by one: their work then takes
-# its data as it goes. Twice the memory of a chunk's data.
-_MOST_CLIENT_BYTES = 512 << 20
 
 
 class ClientReader:
@@ -75,7 +70,6 @@ class ClientReader:
 
         Raises:
           ClientError: If reading fails; not `OpError`, after which a pass would read again.
-          TooMuchDataError: If the client's data take too much memory.
         """
         if self._computes:
             # Traced outside of `naming_client`: some work cannot be vectorized.
@@ -162,8 +156,6 @@ class ClientReader:
         begun: Mapping[Port, Beginning],
     ) -> list[ClientBatches]:
         known = {*spent, *begun}
-        # What Python makes could not be read again.
-        most_bytes = math.inf if known else _MOST_CLIENT_BYTES
         variants = None
         result: list[ClientBatches] = []
         for index, source in enumerate(self._work.data_inputs):
@@ -174,13 +166,12 @@ class ClientReader:
             specs = self._work.reductions[index].element_specs
             if source is None:
                 variants = variants or self._make_data(inputs, position, spent, begun)
-                result.append(client_batches.read(variants[index], specs, most_bytes))
+                result.append(client_batches.read(variants[index], specs))
                 continue
             port = self._work.fragment.inputs[source]
             whole = spent.get(port)
             if whole is None:
-                value = _value(inputs, port, position)
-                whole = self._cache.read(value, specs, most_bytes)
+                whole = self._cache.read(_value(inputs, port, position), specs)
             result.append(whole)
         return result
 

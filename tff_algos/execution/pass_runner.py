@@ -181,33 +181,22 @@ class PassRunner:
                     _say(error, demanded)
                     obstacle = str(error)
                     self._give_up_vectorizing(obstacle, batched)
-                except client_batches.TooMuchDataError as error:
-                    # Clients of later calls may have less.
-                    return self._run_again(inputs, error), str(error), 0
                 except tf.errors.OpError as error:
                     # The streaming pass identifies the client that failed.
                     obstacle = messages.one_line(error)
-                    result = self._run_again(inputs, error)
+                    if not inputs.read_once.is_complete:
+                        self._give_up_vectorizing(obstacle, batched)
+                        raise RuntimeError(
+                            f"Vectorized over clients, their work failed ({obstacle}), "
+                            "and their data, which call Python, are too large to be kept "
+                            "for another try: run it with batch_clients=False."
+                        ) from error
+                    logging.info("Clients run again one by one: %s", obstacle)
+                    result = self._streaming.run(inputs.to_read_again(), workers)
                     # No client is at fault, so the vectorized work would fail every time.
                     self._give_up_vectorizing(obstacle, batched)
                     return result, obstacle, 0
         return self._streaming.run(inputs, workers), obstacle, 0
-
-    def _run_again(self, inputs: PassInputs, error: Exception) -> PassResult:
-        """Runs clients one by one after a vectorized pass has ended with an error.
-
-        Raises:
-          RuntimeError: If what it read of data that call Python is not there any more.
-        """
-        reason = messages.one_line(error)
-        if not inputs.read_once.is_complete:
-            raise RuntimeError(
-                f"Vectorized over clients, their work failed ({reason}), and their data, "
-                "which call Python, are too large to be kept for another try: run it with "
-                "batch_clients=False."
-            ) from error
-        logging.info("Clients run again one by one: %s", reason)
-        return self._streaming.run(inputs.to_read_again(), self._resources.workers)
 
     def _give_up_vectorizing(self, obstacle: str, batched: BatchedPass) -> None:
         without = _Vectorization(None, obstacle, batched.client_bytes)

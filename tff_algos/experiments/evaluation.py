@@ -188,7 +188,8 @@ class ClientResult:
       seen: Whether it is a training client.
       num_train_examples: The number of examples for fine-tuning.
       num_test_examples: The number of test examples; 0 excludes the client from means.
-      accuracy: [P + 1], after epochs 0 (the initial model), 1, ..., P.
+      accuracy: [P + 1], after epochs 0 (the initial model), 1, ..., P; NaN without test
+        examples, and so are the others.
       loss: [P + 1], after the same epochs.
       own_accuracy: Of the model that the client keeps between rounds, without
         fine-tuning; None if clients keep no models.

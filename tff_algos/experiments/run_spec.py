@@ -215,8 +215,8 @@ class RunResult:
       weights: The final model's weights, as TFF has them.
       clients: The evaluated clients' results, each with `client_id`,
         `num_train_examples`, `num_test_examples`, and `accuracy` and `loss`, tuples of
-        P + 1 numbers: before personalization and after each of its P epochs; empty if
-        the run was stopped.
+        P + 1 numbers: before personalization and after each of its P epochs, NaN of
+        clients without test examples; empty if the run was stopped.
       summary: What `summary.json` holds; None if the run was stopped.
       stopped_by: The signal that stopped it, or None.
       rounds_done: Rounds that are done and saved.

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from tff_algos.execution import client_batches, pass_runner, vectorization
+from tff_algos.execution import pass_runner, vectorization
 from tff_algos.execution.batched_passes import BatchedPass
 from tff_algos.execution.client_passes import (
     ClientError,
@@ -179,8 +179,6 @@ class PassOfWorker:
                 return UnitReply(failure=Failure(error.position, error.cause))
             except tf.errors.OpError as error:
                 return UnitReply(failure=Failure(None, error.message))
-            except client_batches.TooMuchDataError as error:
-                return UnitReply(failure=Failure(None, str(error)))
             return UnitReply(
                 values.pack_all(outputs.values),
                 list(map(values.pack_all, outputs.kept)),
