@@ -207,8 +207,9 @@ def _clone(keras_model: tf_keras.Model) -> tf_keras.Model:
 
     In a graph, Keras calls new layers on placeholders. Assertions and other ops that run
     although nothing reads their results would need values for these, so the layers are
-    made in a graph that never runs. Not so layers that make tensors of their own when
-    they are made or built, such as `Normalization`: those tensors would never exist.
+    made in a graph that never runs. This does not work for layers that create tensors
+    in `__init__` or `build`, such as `Normalization`: the graph of the call cannot use
+    these tensors.
     """
     with func_graph.FuncGraph("unused").as_default():
         return tf_keras.models.clone_model(keras_model)

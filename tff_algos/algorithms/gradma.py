@@ -98,9 +98,8 @@ def build_gradma_w(
         local weights and at the server's, and the drift from the server's weights.
       persist_previous: Remember each client's final weights and use them as the previous
         weights in the first local step of its next round.
-      qp_margin: The inner product of a corrected vector with each vector that it must
-        not oppose is at least this, times that vector's norm, times the corrected
-        vector's norm before the correction.
+      qp_margin: Least cosine of a corrected vector with each vector that it must not
+        oppose, with the norm of the vector before its correction in the denominator.
       qp_scope: Correct vectors as a whole (global) or tensor by tensor (per_tensor, as in
         the authors' code).
 

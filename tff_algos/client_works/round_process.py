@@ -38,8 +38,8 @@ def measurements(train_metrics: Any, counts: Any, **others: Any) -> Any:
 def largest(value: Any) -> Any:
     """Returns the clients' maximum at the server; NaN if no client has a value.
 
-    A client without a value has the least number of its dtype, which is also the maximum
-    of integers if no client has one.
+    A client without a value reports the lowest number of the dtype. Integers have no
+    NaN: their maximum is then that number.
     """
     return tff.federated_map(_nan_unless_any, tff.federated_max(value))
 
