@@ -186,7 +186,9 @@ def test_what_an_earlier_run_on_the_same_data_revealed_is_not_counted(result):
         "dp_noise_multiplier": 1.0,
         "initial_model": str(result.spec.output_dir),
     }
-    with pytest.raises(HyperparameterError, match="initial_model=.*other data.*--dp"):
+    with pytest.raises(
+        HyperparameterError, match="initial_model=.*data of another name.*--dp"
+    ):
         experiments.run("fedavg", TASK, **settings)
     other = attrs.evolve(TASK, name="other")
     spec = launch.build_spec(catalog.get("fedavg"), other, settings, Launch())
