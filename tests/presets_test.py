@@ -114,7 +114,7 @@ def _check_name(row, settings):
 
 def test_full_batches_are_one_step():
     """Hu et al., section 6.1.1: users have 400 training examples."""
-    shared = _flags(_PRESETS / "fedmgda/cifar10_b400/common.flags")
+    shared = _flags(_PRESETS / "fedmgda/figures_3_4_cifar10_b400/common.flags")
     assert "--client_batch_size=400" in shared
     assert "--client_test_fraction=0.2" in shared
     assert "--partition=shards:5" in shared

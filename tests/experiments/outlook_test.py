@@ -260,7 +260,7 @@ def test_personalization_is_told_apart(make_spec, monkeypatch, rounds_done, told
     ],
 )
 def test_durations_are_rounded_as_befits_an_estimate(seconds, told):
-    assert outlook._about(seconds) == told
+    assert outlook.rough_duration(seconds) == told
 
 
 @pytest.mark.usefixtures("cohort")

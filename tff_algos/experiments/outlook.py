@@ -197,10 +197,10 @@ def tell_duration(
     seconds = sum(count * step_seconds(size) for size, count in steps.items())
     progress.expect(seconds)
     rounds_left = "the remaining rounds" if rounds_done else "all rounds"
-    told = f"{rounds_left} take {_about(seconds)}"
+    told = f"{rounds_left} take {rough_duration(seconds)}"
     if own_steps:
         own = own_steps * step_seconds(spec.options.personalization_batch_size)
-        told += f", and personalization {_about(own)}"
+        told += f", and personalization {rough_duration(own)}"
         seconds += own
     shorter = ""
     if seconds >= _LONG:
@@ -236,11 +236,11 @@ def warn_of_long_runs(spec: RunSpec, progress: Progress) -> None:
     if seconds is not None and seconds >= _LONG:
         progress.note(
             f"At the pace of the first round, which includes compilation, the others take "
-            f"{_about(seconds)}{_ways_to_shorten(spec)}."
+            f"{rough_duration(seconds)}{_ways_to_shorten(spec)}."
         )
 
 
-def _about(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """Returns a duration, rounded as befits an estimate."""
     if seconds < _MANY_SECONDS:
         return f"about {max(1, round(seconds))} s"

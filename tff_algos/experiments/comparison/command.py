@@ -1,7 +1,7 @@
 """Compares algorithms, flag files and completed runs in one table.
 
     python main.py compare fedavg scaffold --task=mnist --partition=dirichlet:0.1
-    python main.py compare 'presets/gradma/mnist_10_per_round_0.01/*.flags' --seeds=1
+    python main.py compare 'presets/gradma/tables_1_2_mnist_10_per_round_0.01/*.flags' --seeds=1
     python main.py compare runs/one runs/another
 
 Each algorithm, flag file and completed run is a row. The command's own flags:

@@ -46,11 +46,6 @@ from tff_algos.experiments.launch_options import Launch
 from tff_algos.experiments.recipe import Recipe
 from tff_algos.hyperparameters import NONE, check_list
 
-_STOPPING = (
-    "stopping after the rounds that run now, which will be saved; press Ctrl-C again, or "
-    "send another signal, to stop now."
-)
-
 
 @attrs.frozen(kw_only=True)
 class Comparison:
@@ -285,7 +280,7 @@ def run(
                     num_left = sum(not run.is_done for run in runs)
                     jobs = max(1, min(jobs, num_left))
                     outcomes = execute_all(
-                        runs, jobs, ended, Program(jobs), lambda: live.note(_STOPPING)
+                        runs, jobs, ended, Program(jobs), live.stopping
                     )
                 else:
                     outcomes = execute_in_turn(runs, ended, here)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+from tff_algos.experiments import outlook
 from tff_algos.experiments.comparison.columns import ACCURACY, Results
 from tff_algos.experiments.comparison.runs import LOG_FILE, Run
 from tff_algos.experiments.errors import RunError
 from tff_algos.experiments.figures import shortened
-from tff_algos.experiments.metric_names import ROUND
+from tff_algos.experiments.metric_names import ROUND, SECONDS
 from tff_algos.experiments.metrics_log import read_rows
 from tff_algos.experiments.report import text_table
 
@@ -81,6 +82,17 @@ class LiveTable:
             print(text, file=self._stream, flush=True)
         elif self._thread.is_alive():
             self._draw()
+
+    def stopping(self) -> None:
+        """Shows that the comparison stops after the rounds that run now."""
+        with self._lock:
+            left = [run for run in self._runs if run not in self._ended]
+        lasted = [rows[-1][SECONDS] for run in left if (rows := _latest(run))]
+        about = f" (at most {outlook.rough_duration(max(lasted))})" if lasted else ""
+        self.note(
+            f"stopping after the rounds that run now{about}, which will be saved; press "
+            "Ctrl-C again, or send another signal, to stop now."
+        )
 
     def lines(self, whole: bool = False) -> list[str]:
         """Returns the table's lines and the notes, as far as the terminal has room.
