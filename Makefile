@@ -1,4 +1,4 @@
-# Every target first sets up its virtual environment: `.venv`, or `.venv-python3.12`
+# Targets that run Python code first set up its environment: `.venv`, or `.venv-python3.12`
 # for another interpreter (make test PYTHON=python3.12). The first setup takes minutes,
 # later ones less than a second.
 

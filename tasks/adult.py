@@ -79,7 +79,7 @@ class AdultOptions:
       model: Architecture: logistic regression.
       initializer: Initial weights: zeros, or uniform in +-1 / sqrt(99) like PyTorch's,
         drawn with --seed.
-      partition: Division of the people: phd (two clients, people with a doctorate and
+      partition: Partition of the people: phd (two clients, people with a doctorate and
         all others), phd_off_by_one (as in the code of Hu et al.: indices off by one,
         and 1/5 of each client's people unused), iid:N, shards:K[:N] (of sorted labels)
         or dirichlet:ALPHA[:N]; N clients, 100 if omitted.

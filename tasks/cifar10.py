@@ -57,7 +57,7 @@ class Cifar10Options(array_data.ClientTests):
         cnn_lrn has response normalization and pixels in [-1, 1], lenet normalization
         and dropout; vgg11 has eight convolutions.
       norm: Normalization, for models that have it; batch by default.
-      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+      partition: Partition of the examples: iid:N, shards:K[:N] (of sorted labels) or
         dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 

@@ -78,7 +78,7 @@ class Cifar100Options(array_data.ClientTests):
       model: Architecture: cifar10's cnn, or eight normalized convolutions and two dense
         layers.
       norm: Normalization, for models that have it; batch by default.
-      partition: Division of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] (of
+      partition: Partition of the images: dirichlet:ALPHA[:N], iid:N, shards:K[:N] (of
         sorted labels), N clients, 100 if omitted; or pachinko, TFF's own.
     """
 

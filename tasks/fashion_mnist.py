@@ -42,7 +42,7 @@ class FashionMnistOptions(array_data.ClientTests):
       model: Architecture: cnn is two convolutions, two dense layers and dropout,
         tiny_nn three dense layers with normalization.
       norm: Normalization, for models that have it; batch by default.
-      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+      partition: Partition of the examples: iid:N, shards:K[:N] (of sorted labels) or
         dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 

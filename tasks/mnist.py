@@ -42,7 +42,7 @@ class MnistOptions(array_data.ClientTests):
       model: Architecture, by the names of TFF's baselines; tiny_nn is three dense
         layers with normalization, on standardized images.
       norm: Normalization, for models that have it; batch by default.
-      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+      partition: Partition of the examples: iid:N, shards:K[:N] (of sorted labels) or
         dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 

@@ -1,7 +1,7 @@
 """Checks arrays that a user brings, and scales their features."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import attrs
@@ -48,9 +48,8 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         raise TaskError(f"{name} has no examples.")
     _refuse_channels_first(found.shape, name)
     # Examples are read when they are needed: an array that may be reused is copied.
-    # One that is read-only may be a view of another, such as a data frame's.
-    is_fixed = isinstance(features, list | tuple) or (
-        found.flags.owndata and not found.flags.writeable
+    is_fixed = isinstance(features, list | tuple) or not any(
+        each.flags.writeable for each in _with_bases(found)
     )
     if found.ndim == 3:
         found = found[..., np.newaxis]
@@ -69,6 +68,20 @@ def checked_features(features: Any, name: str) -> np.ndarray:
     # Timestamps and identifiers may differ only in digits that float32 cannot hold.
     same = np.array_equal(rounded, found)
     return rounded if same else found.astype(np.float64, copy=not is_fixed)
+
+
+def freeze(array: np.ndarray) -> None:
+    """Makes an array read-only, and the arrays that it is a view of."""
+    for each in _with_bases(array):
+        each.setflags(write=False)
+
+
+def _with_bases(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields an array and those that it is a view of, such as a data frame's."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        yield base
+        base = base.base
 
 
 def _refuse_channels_first(shape: Sequence[int], name: str) -> None:

@@ -46,15 +46,15 @@ class OwnOptions:
     """What becomes of own data.
 
     Attributes:
-      model: Architecture: linear, mlp (two hidden layers of 200), and of images cnn
+      model: Architecture: linear, mlp (two hidden layers of 200), and for images cnn
         (that of McMahan et al.) or lenet.
-      partition: Division of the examples among clients, if the data name none: iid:N,
+      partition: Partition of the examples, if the data do not name clients: iid:N,
         shards:K[:N] (of sorted labels) or dirichlet:ALPHA[:N]; iid:10 by default.
       client_test_fraction: Share of each client's examples that it does not train on.
       eval_client_fraction: Share of the clients that do not train; only they are
         evaluated. 0: all clients train and are evaluated.
-      standardize: Whether every feature (of images, every channel) gets mean 0 and
-        deviation 1 over all training examples.
+      standardize: Whether every feature (for images, every channel) gets mean 0 and
+        standard deviation 1 over all training examples.
     """
 
     model: Annotated[ModelId, hparam()] = "mlp"
@@ -75,8 +75,8 @@ class CsvOptions(OwnOptions):
       client_column: The column that names each row's client.
       features: Columns to learn from, separated by commas; put double quotes around a
         name that contains a comma. By default all others.
-      categories: Feature columns of words, separated by commas; each value becomes a
-        feature of 0 and 1.
+      categories: Categorical feature columns, separated by commas; they are one-hot
+        encoded.
     """
 
     label: Annotated[str, hparam()] = "label"
@@ -293,7 +293,7 @@ class Format:
             task = messages.shortened(f"{self.name}:{path}", limit=_MAX_PATH)
             raise TaskError(f"--task={task}: {fault}.")
         features, labels, clients, names = self.read(path, options)
-        features.setflags(write=False)  # So that it is not copied.
+        own_arrays.freeze(features)  # So that it is not copied.
         common = [field.name for field in attrs.fields(OwnOptions)]
         task = own_data.from_arrays(
             features,

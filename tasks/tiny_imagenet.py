@@ -59,7 +59,7 @@ class TinyImagenetOptions(array_data.ClientTests):
     Attributes:
       model: Architecture: 19 convolutions of residual units and a dense layer.
       norm: Normalization, for models that have it; batch by default.
-      partition: Division of the examples: iid:N, shards:K[:N] (of sorted labels) or
+      partition: Partition of the examples: iid:N, shards:K[:N] (of sorted labels) or
         dirichlet:ALPHA[:N]; N clients, 100 if omitted.
     """
 

@@ -429,7 +429,7 @@ def architecture(keras_model: tf_keras.Model) -> str:
         if isinstance(value, dict):
             return {
                 # Kinds of functions may be called as a layer is.
-                key: each if key.endswith("function_type") else renamed(each)
+                key: each if key.endswith("_type") else renamed(each)
                 for key, each in value.items()
             }
         if isinstance(value, list):

@@ -198,7 +198,7 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
     batches = outlook.batches_by_round(spec)
     outlook.tell_duration(spec, rounds_done, batches, [], progress)
     assert sizes == [[4, 4]]
-    expected = f"{told} minutes; smaller values of --total_rounds, "
+    expected = f"{told} minutes, without evaluation; smaller values of --total_rounds, "
     assert expected in stream.getvalue()
     assert progress.remaining_in_step > 1
 
@@ -209,7 +209,10 @@ def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
 ):
     monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
     monkeypatch.setattr(outlook.step_time, "measure", lambda *_: 10.0)
-    for steps, told in ((5, "20 minutes; smaller"), (1, "4 minutes.\n")):
+    for steps, told, shorter in (
+        (5, "20 minutes", "; smaller"),
+        (1, "4 minutes", ".\n"),
+    ):
         spec = make_spec(
             "pfedme",
             total_rounds=4,
@@ -220,7 +223,9 @@ def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
         stream = io.StringIO()
         batches = outlook.batches_by_round(spec)
         outlook.tell_duration(spec, 0, batches, [], Progress(4, stream=stream))
-        assert f"all rounds take about {told}" in stream.getvalue()
+        assert f"all rounds take about {told}, without evaluation{shorter}" in (
+            stream.getvalue()
+        )
 
 
 @pytest.mark.usefixtures("cohort")
@@ -228,8 +233,14 @@ def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
     ("rounds_done", "told"),
     [
         # 8 examples in two batches of 5, for 4 epochs, at 3 clients, after rounds 2 and 3.
-        (0, "all rounds take about 36 s, and personalization about 96 s."),
-        (2, "the remaining rounds take about 12 s, and personalization about 48 s."),
+        (
+            0,
+            "all rounds take about 36 s, and personalization about 96 s, without evaluation.",
+        ),
+        (
+            2,
+            "the remaining rounds take about 12 s, and personalization about 48 s, without evaluation.",
+        ),
     ],
 )
 def test_personalization_is_told_apart(make_spec, monkeypatch, rounds_done, told):
@@ -327,7 +338,7 @@ def test_a_signal_before_rounds_is_answered_with_what_is_saved(saved, told):
         (
             (None, 30, None, True),
             (
-                "stopping after these clients; all rounds are saved; press Ctrl-C again, or "
+                "stopping after the current clients; all rounds are saved; press Ctrl-C again, or "
                 "send another signal, to stop now."
             ),
         ),

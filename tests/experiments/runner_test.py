@@ -295,15 +295,19 @@ def test_a_signal_in_round_1_is_told_that_it_ends_and_saves_it(
     assert load_model(tmp_path).round_num == 1
 
 
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [(runner._Training, "_restore"), (runner.outlook, "tell_duration")],
+)
 def test_a_signal_before_a_run_resumes_is_told_what_is_saved(
-    stages, tmp_path, monkeypatch
+    stages, tmp_path, monkeypatch, where, name
 ):
     def stop_in_round_3(call):
         if call == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     runner.run(make_spec(intercept(stages, stop_in_round_3), tmp_path))
-    restore, answer = runner._Training._restore, runner.outlook.stop_before_rounds
+    interrupted, answer = getattr(where, name), runner.outlook.stop_before_rounds
     answered, notices = threading.Event(), []
 
     def stop_before_rounds(*arguments):
@@ -311,13 +315,13 @@ def test_a_signal_before_a_run_resumes_is_told_what_is_saved(
         answered.set()
         return notices[-1]
 
-    def ask_to_stop(self):
+    def ask_to_stop(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         answered.wait(10)
-        return restore(self)
+        return interrupted(*arguments)
 
     monkeypatch.setattr(runner.outlook, "stop_before_rounds", stop_before_rounds)
-    monkeypatch.setattr(runner._Training, "_restore", ask_to_stop)
+    monkeypatch.setattr(where, name, ask_to_stop)
     assert runner.run(make_spec(stages, tmp_path)).rounds_done == 3
     assert notices == ["stopping before round 4; the last saved round is 3."]
 

@@ -37,6 +37,14 @@ def test_a_view_that_is_read_only_is_copied():
     np.testing.assert_array_equal(taken, np.ones((2, 3)))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_an_array_that_nobody_can_write_is_not_copied(dtype):
+    given = np.full(24, 1 + 1e-12 if dtype is np.float64 else 1, dtype)
+    given = given.reshape((2, 3, 4, 1))
+    own_arrays.freeze(given)
+    assert np.shares_memory(own_arrays.checked_features(given, "d"), given)
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [

@@ -22,7 +22,7 @@ from tff_algos.client_works.round_process import build_round_process
 from tff_algos.client_works.unrolled_training import BatchesGradient, Reduction, Steps
 from tff_algos.clients import attacks
 from tff_algos.clients.client_data import ClientData, ClientDataFields
-from tff_algos.finite import global_norm, zero_unless
+from tff_algos.finite import global_norm
 from tff_algos.hyperparameters import checked, hparam
 from tff_algos.models import local_model, random_draws
 from tff_algos.models.local_model import LocalModel, ModelOrFn, Weights
@@ -201,7 +201,7 @@ def build_meta_gradient_client_work(
     Returns:
       A process typed as `build_local_training_client_work`'s whose updates are
       gradients, with the additional measurement `max_gradient_norm` (float32, before
-      clipping). Clients' datasets must yield each example once, or once per pass with
+      clipping; NaN if no client counts). Clients' datasets must yield each example once, or once per pass with
       `Episode.passes_in_data`, in batches of one size; only the last batch of a pass
       may be smaller.
 
@@ -245,7 +245,8 @@ def build_meta_gradient_client_work(
             norm,
             non_trainable=final.non_trainable,
         )
-        norm = zero_unless(report.counts_in, tf.cast(norm, tf.float32))
+        norm = tf.cast(norm, tf.float32)
+        norm = tf.where(report.counts_in, norm, norm.dtype.min)
         return report, {"max_gradient_norm": norm}
 
     fields = ClientDataFields(num_examples=with_num_examples, full_pass=with_full_pass)

@@ -187,9 +187,9 @@ class PassRunner:
                     if not inputs.read_once.is_complete:
                         self._give_up_vectorizing(obstacle, batched)
                         raise RuntimeError(
-                            f"Vectorized over clients, their work failed ({obstacle}), "
-                            "and their data, which call Python, are too large to be kept "
-                            "for another try: run it with batch_clients=False."
+                            f"The clients' vectorized work failed ({obstacle}), "
+                            "and their data, which come from Python code, are too large "
+                            "to keep for another try: use batch_clients=False."
                         ) from error
                     logging.info("Clients run again one by one: %s", obstacle)
                     result = self._streaming.run(inputs.to_read_again(), workers)

@@ -13,6 +13,7 @@ the order of the model's weights.
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -362,9 +363,11 @@ def initial_weights(
     for name in ("classes", "features"):
         old, new = ((each or {}).get(name) for each in (trained.encoding, encoding))
         if old and new and list(old) != list(new):
+            pairs = itertools.zip_longest(old, new, fillvalue="nothing")
+            was, now = next(pair for pair in pairs if pair[0] != pair[1])
             raise ModelFileError(
-                f"{trained.folder} has other {name}: {messages.shortened(', '.join(old))}; "
-                f"here they are {messages.shortened(', '.join(new))}."
+                f"{trained.folder} has other {name}: {messages.shortened(str(was))} where "
+                f"this data has {messages.shortened(str(now))}."
             )
     packed = tf.nest.pack_sequence_as(model.initial_weights, found)
     return tff.learning.models.ModelWeights(*packed)

@@ -205,7 +205,9 @@ def tell_duration(
     shorter = ""
     if seconds >= _LONG:
         shorter = _ways_to_shorten(spec, personalizes=own_steps > 0)
-    progress.note(f"At the pace of a few steps of the model alone, {told}{shorter}.")
+    progress.note(
+        f"Estimated from a few training steps: {told}, without evaluation{shorter}."
+    )
 
 
 def _personalization_steps(
@@ -285,7 +287,7 @@ def stop_notice(
     now = "now" if may_exit else "as soon as the current computation has ended"
     again = f"press Ctrl-C again, or send another signal, to stop {now}"
     if last_round is None:
-        return f"stopping after these clients; all rounds are saved; {again}."
+        return f"stopping after the current clients; all rounds are saved; {again}."
     about = "" if seconds_left is None else f" (about {max(1, round(seconds_left))} s)"
     last = f"the last saved round is {saved}" if saved else "nothing is saved yet"
     return f"stopping after round {last_round}{about}, which will be saved; {again}: {last}."

@@ -102,7 +102,7 @@ class _Training:
         self._cohorts = cohorts.CohortLoader(self._load_cohort, spec.total_rounds)
         self._improvement = evaluation.build_improvement_fn(spec.task)
         self._progress: Progress | None = None
-        self._last_begun = self.rounds_done
+        self._last_begun: int | None = None
 
     def close(self) -> None:
         """Stops background work."""
@@ -420,8 +420,8 @@ class _Training:
         done = self.rounds_done if progress is None else progress.done
         # After a signal no other round begins, even if this one ends meanwhile.
         last = None if done >= self._spec.total_rounds else self._last_begun
-        if last == 0:
-            return outlook.stop_before_rounds(0, self._spec.total_rounds)
+        if last is None and done < self._spec.total_rounds:
+            return outlook.stop_before_rounds(self._saved, self._spec.total_rounds)
         return outlook.stop_notice(last, self._saved, in_step, self._stop.may_exit)
 
 

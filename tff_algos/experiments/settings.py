@@ -83,8 +83,8 @@ class Aggregation:
         largest magnitude).
       dp: Differential privacy of clients: clip every update and add Gaussian noise to
         their sum, at a trusted server (central). All clients then have the same weight.
-      dp_clip: Largest norm of a client's update: a number, or adaptive for the median
-        norm, learned privately.
+      dp_clip: Clipping norm: a number, or adaptive for the median norm of updates,
+        estimated privately.
       dp_noise_multiplier: Standard deviation of the noise, divided by the clipping
         norm.
       dp_target_epsilon: The epsilon after all rounds, instead of a noise multiplier.
@@ -143,7 +143,7 @@ class ServerOptimizer:
     Attributes:
       server_optimizer: Optimizer of the server's step.
       server_learning_rate: Server learning rate.
-      server_learning_rate_decay: Factor on the server learning rate after every period.
+      server_learning_rate_decay: Decay factor of the server learning rate per period.
       server_learning_rate_decay_period: Rounds between decays of the server learning
         rate; rejected rounds do not count.
       server_momentum: Momentum of the server's step; only with sgd.

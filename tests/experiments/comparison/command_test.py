@@ -167,7 +167,7 @@ def test_ctrl_c_is_answered_at_once_and_the_same_command_goes_on(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     first, last = err.splitlines()[-2:]
-    assert first.startswith("stopping after the rounds that run now (at most about ")
+    assert first.startswith("stopping after the current rounds (about ")
     assert last == f"stopped; the same command resumes in {tmp_path}"
     num_done = len(read_rows(rows))
     log = (rows.parent / "log.txt").read_text()

@@ -33,21 +33,27 @@ def test_the_table_has_what_is_done_what_runs_and_accuracies(tmp_path):
     assert uga == "uga 0/2, 1 failed seed 0, round 10 75.0 %"
 
 
-def test_stopping_takes_at_most_as_long_as_the_longest_of_the_last_rounds(tmp_path):
+def test_stopping_takes_about_as_long_as_the_longest_of_the_last_rounds(tmp_path):
     stream = io.StringIO()
     runs = make_runs(ROWS, 2, tmp_path)
     for run, seconds in zip(runs, (90.0, 12.0, 40.0), strict=False):
         write_run(run.folder, curve=(0.5, 0.75), seconds=seconds)
+        (run.folder / LOG_FILE).write_text("")
     live = LiveTable(runs, stream)
     live.ended(runs[0], read_results(runs[0].folder))
     live.stopping()
-    assert "the rounds that run now (at most about 40 s), which" in stream.getvalue()
+    assert "after the current rounds (about 40 s), which" in stream.getvalue()
 
 
 def test_before_the_first_round_stopping_takes_an_unknown_time(tmp_path):
     stream = io.StringIO()
-    LiveTable(make_runs(ROWS, 2, tmp_path), stream).stopping()
-    assert "the rounds that run now, which will be saved" in stream.getvalue()
+    runs = make_runs(ROWS, 2, tmp_path)
+    write_run(runs[0].folder, curve=(0.5, 0.75))
+    for run in runs[:2]:
+        run.folder.mkdir(exist_ok=True)
+        (run.folder / LOG_FILE).write_text("")
+    LiveTable(runs, stream).stopping()
+    assert "after the current rounds, which will be saved" in stream.getvalue()
 
 
 def test_a_run_that_has_not_ended_a_round_is_starting(tmp_path):

@@ -287,7 +287,11 @@ def test_flags_for_runs_that_have_ended_are_refused(tmp_path):
         make_rows([str(tmp_path / "run")], ["--total_rounds=5"], [], WHAT)
 
 
-def test_a_folder_is_named_by_what_rows_share():
+def test_a_folder_is_named_by_what_rows_share(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in ("one", "two", "three"):
+        write_run(tmp_path / "runs" / run)
+
     def name(contenders, *common):
         folder = default_folder(contenders, common)
         assert folder.parent.name == "runs"
@@ -297,6 +301,8 @@ def test_a_folder_is_named_by_what_rows_share():
     assert name(["fedavg", "uga"], "--task=mnist") == name(["uga"], "--task=mnist")
     assert name(["runs/one", "runs/two"]) == name(["runs/two", "runs/one"])
     assert name(["runs/one", "runs/two"]) != name(["runs/one", "runs/three"])
+    # Their tasks are in a grid.
+    assert name(["fedavg"]) == name(["fedavg", "uga"]) == "comparison"
     presets = ["presets/gradma/mnist/a.flags", "presets/gradma/mnist/b.flags"]
     assert name(presets) == name(["presets/gradma/mnist/*.flags"])
     assert name(presets) == "comparison-gradma-mnist"

@@ -19,7 +19,7 @@ table:
     rounds_to:ACC  first evaluated round with eval/accuracy >= ACC, <= 1 ("-": never)
     final:METRIC   mean of the last 10 rows of metrics.csv that have it (or of all)
     last:METRIC    value in the last row of metrics.csv that has it
-    best:METRIC    the largest value, or of a loss the smallest
+    best:METRIC    the largest value; for a loss, the smallest
     seconds        median seconds per round
     KEY            a number in summary.json: excluded.num_empty_clients; keys of
                    `personalization` need no prefix: initial_accuracy

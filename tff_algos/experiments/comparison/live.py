@@ -84,13 +84,16 @@ class LiveTable:
             self._draw()
 
     def stopping(self) -> None:
-        """Shows that the comparison stops after the rounds that run now."""
+        """Shows that the comparison stops, and about how long its current rounds take."""
         with self._lock:
             left = [run for run in self._runs if run not in self._ended]
-        lasted = [rows[-1][SECONDS] for run in left if (rows := _latest(run))]
-        about = f" (at most {outlook.rough_duration(max(lasted))})" if lasted else ""
+        begun = [_latest(run) for run in left if (run.folder / LOG_FILE).exists()]
+        about = ""
+        if begun and all(begun):
+            longest = max(rows[-1][SECONDS] for rows in begun)
+            about = f" ({outlook.rough_duration(longest)})"
         self.note(
-            f"stopping after the rounds that run now{about}, which will be saved; press "
+            f"stopping after the current rounds{about}, which will be saved; press "
             "Ctrl-C again, or send another signal, to stop now."
         )
 

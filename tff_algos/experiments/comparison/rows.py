@@ -179,7 +179,7 @@ def default_folder(
     tasks = [each for each in common if each.startswith("--task=")]
     others = sorted({*common, *filter(None, [fingerprint])} - set(tasks))
     words = [*sorted(tables), *(each.removeprefix("--task=") for each in tasks)]
-    if not words:
+    if not words and all(map(_has_run, contenders)):
         # Existing runs share nothing; other runs must not replace their report.
         others += sorted(contenders)
     if others:
