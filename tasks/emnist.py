@@ -40,7 +40,7 @@ class EmnistOptions(client_examples.Population):
 
     Attributes:
       only_digits: Use only the 10 digits, not all 62 characters.
-      model: Architecture, by the names of TFF's baselines; cnn_dense_dropout is cnn
+      model: Architecture, named as in TFF's baselines; cnn_dense_dropout is cnn
         with dropout after its dense layer.
     """
 

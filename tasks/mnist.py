@@ -39,7 +39,7 @@ class MnistOptions(array_data.ClientTests):
     """The options of `--task=mnist`.
 
     Attributes:
-      model: Architecture, by the names of TFF's baselines; tiny_nn is three dense
+      model: Architecture, named as in TFF's baselines; tiny_nn is three dense
         layers with normalization, on standardized images.
       norm: Normalization, for models that have it; batch by default.
       partition: Partition of the examples: iid:N, shards:K[:N] (of sorted labels) or

@@ -35,7 +35,7 @@ def build_optimizer(
     Args:
       name: One of "adagrad", "adam", "sgd", "yogi".
       learning_rate: Its learning rate.
-      decay: Factor on the learning rate after each period.
+      decay: Decay factor of the learning rate per period.
       momentum: Heavy-ball momentum of "sgd"; 0 is bit-identical to plain SGD.
       decay_period: Steps per period.
     """

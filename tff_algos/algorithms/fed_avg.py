@@ -66,7 +66,7 @@ def build_fed_avg(
         learning rate 1, which moves the server's model to the clients' mean.
       client_weighting: How clients are weighted: by the examples in their batches (by
         n_k with `with_num_examples`), or all equally.
-      client_learning_rate_decay: Factor on the client learning rate after every round.
+      client_learning_rate_decay: Decay factor of the client learning rate per round.
       model_distributor: Replaces the plain broadcast.
       model_aggregator: Replaces the weighted mean.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`.

@@ -76,7 +76,7 @@ def build_fed_meta(
         axis is the example; 512 MB at most.
       meta_learning_rate: Learning rate of the meta update, which is plain SGD.
       meta_optimizer_fn: Instead of `meta_learning_rate`.
-      meta_learning_rate_decay: Factor on the meta learning rate after every round.
+      meta_learning_rate_decay: Decay factor of the meta learning rate per round.
       meta_steps: Meta steps per round.
       meta_batch_size: Examples of a meta step, taken from D_meta in turn; None for all.
       meta_reduction: Reduction of the loss over a meta step's examples. The paper defines

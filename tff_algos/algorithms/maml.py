@@ -79,7 +79,7 @@ def build_maml(
         the batch that follows theirs; all, every example of the client; held_out, every
         other batch, which the steps skip (clients of one batch are excluded).
       first_order: Whether to omit the way back through the steps (FOMAML).
-      client_learning_rate_decay: Factor on the client learning rate after every round.
+      client_learning_rate_decay: Decay factor of the client learning rate per round.
       gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.
       max_trajectory_bytes: A client's memory for the weights of all its steps. If they
         need more, only about the square root of them are kept.

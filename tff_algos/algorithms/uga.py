@@ -70,7 +70,7 @@ def build_unbiased_gradient_aggregation(
       client_learning_rate: Learning rate of local steps.
       client_epochs_per_round: Local epochs per round: E - 1 epochs of local steps, then
         one that evaluates the gradient.
-      client_learning_rate_decay: Factor on the client learning rate after every round.
+      client_learning_rate_decay: Decay factor of the client learning rate per round.
       client_weighting: How clients are weighted: by their examples, or all equally.
       eval_reduction: Reduction of the loss over a client's examples after training.
       gradient_clip_norm: Largest L2 norm of a client's gradient; None for no limit.

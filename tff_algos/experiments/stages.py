@@ -51,7 +51,7 @@ def centralized(
       recipe: The recipe.
       task: The task.
       settings: The run's settings.
-      updates_per_round: Minibatch updates that are reported as one round.
+      updates_per_round: Minibatch steps that count as one round.
     """
     batches = BatchSpec(
         batch_size=settings["client_batch_size"], num_steps=updates_per_round
