@@ -1,6 +1,7 @@
 """Tests of tff_algos.execution.ArrayDataset: a dataset like any."""
 
 import collections
+import functools
 import itertools
 
 import numpy as np
@@ -136,6 +137,26 @@ def test_a_recipe_is_made_once_where_it_is_read():
         _assert_same(dataset.as_numpy_iterator(), [(X[:4], Y[:4])])
         _assert_same(dataset.elements(), [(X[:4], Y[:4])])
     assert _CALLS == [4]
+
+
+def _generated(*batches):
+    spec = (tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.string))
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 4), ()])
+def test_a_recipe_may_make_any_dataset(sizes):
+    batches = [(X[:size], np.array([b"a\0"] * size, object)) for size in sizes]
+    made = _generated(*batches)
+    dataset = execution.RecipeDataset(made.element_spec, _generated, *batches)
+    _assert_same(dataset.elements(), batches)
+    _assert_same(dataset.as_numpy_iterator(), batches)
+
+
+def test_a_recipe_must_give_a_dataset():
+    dataset = execution.RecipeDataset(tf.TensorSpec([2]), functools.partial(list, "ab"))
+    with pytest.raises(TypeError, match="Expected a tf.data.Dataset of .*, found list"):
+        dataset.elements()
 
 
 def test_a_recipe_must_give_the_elements_that_it_declares():

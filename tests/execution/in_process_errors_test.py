@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -43,6 +44,10 @@ def test_a_client_that_fails_is_named_and_the_context_goes_on(num_threads):
         assert raised.value.position == 3
         assert str(raised.value).startswith("Client 3 of 10: ")
         assert isinstance(raised.value.__cause__, tf.errors.InvalidArgumentError)
+        # Processes send errors to each other in this way.
+        sent = pickle.loads(pickle.dumps(raised.value))
+        assert (sent.position, sent.cause) == (3, raised.value.cause)
+        assert str(sent) == str(raised.value)
         assert _checked_total(numbers([1, 2], [3])) == 6
 
 

@@ -101,6 +101,18 @@ def test_elements_of_a_type_without_names_may_have_names():
     same(through, named)
 
 
+def test_lists_of_bytes_keep_them():
+    words = [b"\xc3\xa9", b"a\0"]
+    (tensor,) = types.embed(words, tff.TensorType(np.str_, [None]))
+    assert list(tensor.numpy()) == words
+
+
+@pytest.mark.parametrize("wrong", [["a", None], [1, 2]])
+def test_lists_of_other_things_are_no_strings(wrong):
+    with pytest.raises(TypeError, match=r"Expected a value of type str\[\?\], found"):
+        list(types.embed(wrong, tff.TensorType(np.str_, [None])))
+
+
 def test_values_the_type_does_not_allow_are_type_errors():
     @tff.tensorflow.computation(tff.TensorType(np.float32, [2]))
     def through(x):

@@ -169,10 +169,50 @@ class ElementDataset(InMemoryDataset):
         return [tuple(part[None] for part in self._element)], np.zeros(1, np.int64)
 
 
+class _ReadDataset(InMemoryDataset):
+    """What another dataset yielded."""
+
+    def __init__(self, dataset: tf.data.Dataset):
+        """Reads the dataset, whose elements consist of tensors, to its end."""
+        super().__init__(dataset.element_spec)
+        # Of strings it is `object`, which keeps zeros at the end of bytes.
+        self._dtypes = [
+            spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(dataset.element_spec)
+        ]
+        with tf.init_scope(), tf.device(_HOST):
+            self._elements = tuple(
+                tuple(map(np.asarray, tf.nest.flatten(each), self._dtypes))
+                for each in dataset.as_numpy_iterator()
+            )
+
+    def elements(self) -> tuple[Arrays, ...]:
+        """Returns the components of each element."""
+        return self._elements
+
+    def _stacks(self) -> tuple[list[Arrays], np.ndarray]:
+        shapes = [tuple(part.shape for part in each) for each in self._elements]
+        groups: dict[tuple, list[Arrays]] = {each: [] for each in shapes}
+        for element, each in zip(self._elements, shapes, strict=True):
+            groups[each].append(element)
+        numbers = {each: number for number, each in enumerate(groups)}
+        stacks = [tuple(map(np.stack, zip(*g, strict=True))) for g in groups.values()]
+        choice = np.array([numbers[each] for each in shapes], np.int64)
+        return stacks or [self._nothing()], choice
+
+    def _nothing(self) -> Arrays:
+        specs = tf.nest.flatten(self._element_spec)
+        return tuple(
+            np.zeros([0, *(size or 0 for size in spec.shape)], dtype)
+            for spec, dtype in zip(specs, self._dtypes, strict=True)
+        )
+
+
 class RecipeDataset(InMemoryDataset):
     """A dataset that is made where it is read, from a function and its arguments.
 
-    A worker of the Ray runtime gets these in the place of the elements.
+    A worker of the Ray runtime gets these in the place of the elements. What was made
+    stays in memory as long as this object: make new ones for each round if the data of
+    all clients do not fit.
 
     Attributes:
       make: The function.
@@ -180,14 +220,15 @@ class RecipeDataset(InMemoryDataset):
     """
 
     def __init__(
-        self, element_spec: Any, make: Callable[..., InMemoryDataset], *arguments: Any
+        self, element_spec: Any, make: Callable[..., tf.data.Dataset], *arguments: Any
     ):
         """Initializes without calling the function.
 
         Args:
           element_spec: A structure of `tf.TensorSpec`s, of `make`'s result.
-          make: Returns the dataset; the same elements in every process. A function of a
-            module that workers can import.
+          make: Returns the dataset, of tensors; the same elements in every process. One
+            that is no `ArrayDataset` is read into memory. A function of a module that
+            workers can import.
           *arguments: What it is called with; must be picklable.
         """
         self.make = make
@@ -196,13 +237,18 @@ class RecipeDataset(InMemoryDataset):
         super().__init__(element_spec)
 
     def made(self) -> InMemoryDataset:
-        """Returns the function's result; the function is called once.
+        """Returns the function's result, in memory; the function is called once.
 
         Raises:
           TypeError: If the result has other elements than `element_spec`.
         """
         if self._made is None:
             found = self.make(*self.arguments)
+            name = getattr(self.make, "__name__", repr(self.make))
+            if not isinstance(found, tf.data.Dataset):
+                raise TypeError(
+                    f"Expected a tf.data.Dataset of {name}, found {type(found).__name__}."
+                )
             expected, given = map(
                 tf.nest.flatten, (self.element_spec, found.element_spec)
             )
@@ -210,10 +256,15 @@ class RecipeDataset(InMemoryDataset):
                 a.is_compatible_with(b) for a, b in zip(expected, given, strict=True)
             ):
                 raise TypeError(
-                    f"Expected elements {self.element_spec} of {self.make.__name__}, "
+                    f"Expected elements {self.element_spec} of {name}, "
                     f"found {found.element_spec}."
                 )
-            self._made = found
+            if any(type(each) is not tf.TensorSpec for each in given):
+                raise TypeError(
+                    f"Expected tensors of {name}, found {found.element_spec}."
+                )
+            in_memory = isinstance(found, InMemoryDataset)
+            self._made = found if in_memory else _ReadDataset(found)
         return self._made
 
     def elements(self) -> tuple[Arrays, ...]:

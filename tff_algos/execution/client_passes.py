@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import attrs
 import tensorflow as tf
@@ -61,6 +61,11 @@ class ClientError(RuntimeError):
         super().__init__(f"Client {position} of {num_clients}: {message}")
         self.position = position
         self.cause = message
+        self._num_clients = num_clients
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int, str]]:
+        # An exception is made again from its text alone.
+        return type(self), (self.position, self._num_clients, self.cause)
 
 
 def cause(error: tf.errors.OpError) -> str:

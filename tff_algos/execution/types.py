@@ -139,6 +139,8 @@ def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
       TypeError: If the dtype cannot hold the values; rounding of floats is allowed.
     """
     dtype = np.dtype(type_spec.dtype.type)
+    if dtype.kind == "U":
+        return _as_strings(values, type_spec)
     try:
         given = np.asarray(values)
         if dtype.kind not in "biufc" or given.size == 0:
@@ -149,6 +151,14 @@ def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
         raise _unexpected(values, type_spec) from error
     kept = found == given if dtype.kind in "iu" else np.isinf(found) == np.isinf(given)
     if not np.all(kept):
+        raise _unexpected(values, type_spec)
+    return found
+
+
+def _as_strings(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
+    """Returns texts or bytes, which NumPy's own dtypes would convert, as objects."""
+    found = np.array(values, object)
+    if not all(isinstance(each, str | bytes) for each in found.flat):
         raise _unexpected(values, type_spec)
     return found
 

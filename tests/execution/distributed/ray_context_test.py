@@ -289,6 +289,7 @@ def test_what_cannot_be_sent_names_the_client(two_workers):
     [
         ({"num_workers": 0}, "num_workers of at least 1, found 0"),
         ({"num_workers": 1, "clients_per_sum": 0}, "clients_per_sum of at least 1"),
+        ({"num_workers": 1, "num_threads": 4}, "num_threads=4 cannot be set: a worker"),
         ({"num_workers": 1, "intra_op_threads": 0}, "intra_op_threads of at least 1"),
         (
             {"num_workers": 1, "resources_per_worker": {"GPU": -1}},

@@ -35,6 +35,11 @@ class RayContext(in_process.InProcessContext):
         **kwargs: Any,
     ):
         """Initializes the context; see `set_ray_context` for the arguments."""
+        if "num_threads" in kwargs:
+            raise ValueError(
+                f"num_threads={kwargs['num_threads']} cannot be set: a worker runs as many "
+                "clients at a time as it has CPUs (resources_per_worker)."
+            )
         per_worker = dict(resources_per_worker or {"CPU": 1})
         _check(num_workers, per_worker, clients_per_sum, intra_op_threads)
         super().__init__(max_cached_bytes=max_cached_bytes, **kwargs)
@@ -116,7 +121,8 @@ def set_ray_context(
         which are sent once as long as they fit and the same datasets are used.
       intra_op_threads: How many threads a worker uses within an op. `None` for as many
         as this process, for its bits; a worker with one CPU is faster with 1.
-      **kwargs: As in `set_in_process_context`.
+      **kwargs: As in `set_in_process_context`, without `num_threads`;
+        `runtime_devices` are those of the driver.
 
     Returns:
       The context. It replaces this thread's default context and, outside of `with`
