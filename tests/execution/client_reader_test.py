@@ -260,5 +260,5 @@ def test_spent_data_that_were_too_large_to_keep_are_not_read_again():
     )
     clients = [_once(*range(size)) for size in range(1, 6)]
     context = execution.in_process_context(max_kept_bytes=8)
-    with context, pytest.raises(RuntimeError, match="too large to be kept .*batch_cl"):
+    with context, pytest.raises(RuntimeError, match="too large to keep .*batch_cl"):
         joined(clients)
