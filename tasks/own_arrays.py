@@ -48,8 +48,9 @@ def checked_features(features: Any, name: str) -> np.ndarray:
         raise TaskError(f"{name} has no examples.")
     _refuse_channels_first(found.shape, name)
     # Examples are read when they are needed: an array that may be reused is copied.
-    is_fixed = isinstance(features, list | tuple) or not any(
-        each.flags.writeable for each in _with_bases(found)
+    *_, owner = views = list(_with_bases(found))
+    is_fixed = isinstance(features, list | tuple) or (
+        owner.flags.owndata and not any(each.flags.writeable for each in views)
     )
     if found.ndim == 3:
         found = found[..., np.newaxis]

@@ -7,7 +7,7 @@
         \"\"\"...
 
         Args:
-          memory_decay: Factor on remembered updates after every round.
+          memory_decay: Decay factor of remembered updates per round.
         \"\"\"
 
 The annotation gives type, range and symbol, the signature the default, the docstring

@@ -153,6 +153,29 @@ def test_a_recipe_may_make_any_dataset(sizes):
     _assert_same(dataset.as_numpy_iterator(), batches)
 
 
+def _of_any_shape():
+    return tf.data.Dataset.from_generator(lambda: iter([]), tf.float32)
+
+
+def test_a_recipe_of_nothing_has_the_shapes_that_it_declares():
+    spec = tf.TensorSpec([None, 2], tf.float32)
+    dataset = execution.RecipeDataset(spec, _of_any_shape)
+    assert list(dataset) == [] and dataset.element_spec == spec
+
+
+def test_a_recipe_may_be_made_in_a_graph():
+    made = _generated((X, np.array([b"a"] * 6)))
+    dataset = execution.RecipeDataset(
+        made.element_spec, _generated, (X, np.array([b"a"] * 6))
+    )
+
+    @tf.function
+    def total():
+        return dataset.reduce(0.0, lambda sum_, batch: sum_ + tf.reduce_sum(batch[0]))
+
+    assert total() == X.sum()
+
+
 def test_a_recipe_must_give_a_dataset():
     dataset = execution.RecipeDataset(tf.TensorSpec([2]), functools.partial(list, "ab"))
     with pytest.raises(TypeError, match="Expected a tf.data.Dataset of .*, found list"):

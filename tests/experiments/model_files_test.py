@@ -288,7 +288,7 @@ def test_a_model_starts_only_from_the_weights_of_its_own_kind(result, tmp_path):
     same = {"classes": ["cat", "dog"], "features": ["age"]}
     assert model_files.initial_weights(encoded, TASK.model, same) is not None
     with pytest.raises(
-        model_files.ModelFileError, match="classes: cat where this data has ant"
+        model_files.ModelFileError, match="classes: cat where these data have ant"
     ):
         model_files.initial_weights(encoded, TASK.model, {"classes": ["ant", "cat"]})
     with pytest.raises(

@@ -71,7 +71,7 @@ class LatestUpdatesFactory(tff.aggregators.WeightedAggregationFactory):
           num_clients: The number of all clients.
           mean_over: The mean's denominator: "all" N clients, or those "seen" so far.
           wait_for_all: Whether the mean is zero until every client has sent an update.
-          decay: Factor on the remembered updates after every round; the client learning
+          decay: Decay factor of remembered updates per round; the client learning
             rate's decay makes old updates shrink like new ones.
           memory_dtype: The dtype of the rows; None for the updates' dtype.
 

@@ -161,7 +161,7 @@ def build_gradma_s(
       num_clients: N, all clients in the population.
       memory_size: Largest number of clients whose updates the server remembers; None for
         all.
-      memory_decay: Factor on remembered updates after every round.
+      memory_decay: Decay factor of remembered updates per round.
       memory_dtype: Type of the updates that the server remembers; None for the weights'.
       server_learning_rate: Server learning rate.
       server_momentum: Momentum of the server's step.

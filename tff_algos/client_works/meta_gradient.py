@@ -201,9 +201,9 @@ def build_meta_gradient_client_work(
     Returns:
       A process typed as `build_local_training_client_work`'s whose updates are
       gradients, with the additional measurement `max_gradient_norm` (float32, before
-      clipping; NaN if no client counts). Clients' datasets must yield each example once, or once per pass with
-      `Episode.passes_in_data`, in batches of one size; only the last batch of a pass
-      may be smaller.
+      clipping; NaN if no client counts). Clients' datasets must yield each example
+      once, or once per pass with `Episode.passes_in_data`, in batches of one size; only
+      the last batch of a pass may be smaller.
 
     Raises:
       HyperparameterError: If an argument is invalid.

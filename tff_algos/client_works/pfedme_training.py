@@ -97,7 +97,7 @@ def build_moreau_envelope_client_work(
       personal_steps: K, >= 1, the steps on theta per batch.
       personal_learning_rate: Learning rate of the steps on theta.
       client_weighting: As in `build_local_training_client_work`.
-      client_learning_rate_decay: Factor on eta after every round.
+      client_learning_rate_decay: Decay factor of eta per round.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`; of
         theta before the steps on each batch.
       with_num_examples: As in `build_local_training_client_work`.

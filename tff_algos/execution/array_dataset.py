@@ -172,12 +172,17 @@ class ElementDataset(InMemoryDataset):
 class _ReadDataset(InMemoryDataset):
     """What another dataset yielded."""
 
-    def __init__(self, dataset: tf.data.Dataset):
-        """Reads the dataset, whose elements consist of tensors, to its end."""
-        super().__init__(dataset.element_spec)
+    def __init__(self, dataset: tf.data.Dataset, element_spec: Any):
+        """Reads a finite dataset to its end.
+
+        Args:
+          dataset: The dataset, whose elements consist of tensors.
+          element_spec: What is known of its elements, a structure of `tf.TensorSpec`s.
+        """
+        super().__init__(element_spec)
         # Of strings it is `object`, which keeps zeros at the end of bytes.
         self._dtypes = [
-            spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(dataset.element_spec)
+            spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(element_spec)
         ]
         with tf.init_scope(), tf.device(_HOST):
             self._elements = tuple(
@@ -226,9 +231,9 @@ class RecipeDataset(InMemoryDataset):
 
         Args:
           element_spec: A structure of `tf.TensorSpec`s, of `make`'s result.
-          make: Returns the dataset, of tensors; the same elements in every process. One
-            that is no `ArrayDataset` is read into memory. A function of a module that
-            workers can import.
+          make: Returns the dataset, of tensors and finite; the same elements in every
+            process. One that is no `ArrayDataset` is read into memory. A function of a
+            module that workers can import.
           *arguments: What it is called with; must be picklable.
         """
         self.make = make
@@ -243,7 +248,8 @@ class RecipeDataset(InMemoryDataset):
           TypeError: If the result has other elements than `element_spec`.
         """
         if self._made is None:
-            found = self.make(*self.arguments)
+            with tf.init_scope():  # A graph that uses it may not be where it is read.
+                found = self.make(*self.arguments)
             name = getattr(self.make, "__name__", repr(self.make))
             if not isinstance(found, tf.data.Dataset):
                 raise TypeError(
@@ -264,7 +270,9 @@ class RecipeDataset(InMemoryDataset):
                     f"Expected tensors of {name}, found {found.element_spec}."
                 )
             in_memory = isinstance(found, InMemoryDataset)
-            self._made = found if in_memory else _ReadDataset(found)
+            if not in_memory:
+                found = _ReadDataset(found, self.element_spec)
+            self._made = found
         return self._made
 
     def elements(self) -> tuple[Arrays, ...]:

@@ -46,6 +46,7 @@ _REPEATABLE = frozenset(
         "_ParallelMapDataset",
         "_PrefetchDataset",
         "_RangeDataset",
+        "_ReadDataset",
         "RecipeDataset",
         "_RepeatDataset",
         "_ShardDataset",

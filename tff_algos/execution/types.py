@@ -157,7 +157,10 @@ def _as_array(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
 
 def _as_strings(values: Sequence[Any], type_spec: tff.TensorType) -> np.ndarray:
     """Returns texts or bytes, which NumPy's own dtypes would convert, as objects."""
-    found = np.array(values, object)
+    try:
+        found = np.array(values, object)
+    except ValueError as error:  # Arrays of different shapes.
+        raise _unexpected(values, type_spec) from error
     if not all(isinstance(each, str | bytes) for each in found.flat):
         raise _unexpected(values, type_spec)
     return found

@@ -182,7 +182,7 @@ def check_config(
         )
     if config.get(files.FINGERPRINT, "") != fingerprint:
         raise ResumeError(
-            f"{directory} holds a run on other data: the examples, their division or "
+            f"{directory} holds a run on other data: the examples, their partition or "
             "scaling, the task's other options or the layers of its model have changed "
             "since, or an earlier version wrote it; choose another --output_dir."
         )

@@ -367,7 +367,7 @@ def initial_weights(
             was, now = next(pair for pair in pairs if pair[0] != pair[1])
             raise ModelFileError(
                 f"{trained.folder} has other {name}: {messages.shortened(str(was))} where "
-                f"this data has {messages.shortened(str(now))}."
+                f"these data have {messages.shortened(str(now))}."
             )
     packed = tf.nest.pack_sequence_as(model.initial_weights, found)
     return tff.learning.models.ModelWeights(*packed)

@@ -46,7 +46,7 @@ class RunOptions:
       personalization_batch_size: Examples per batch of personalization.
       personalization_learning_rate: Learning rate of personalization; by default the
         clients' or, if the algorithm has none, the task's default for clients (0.02 for
-        a task that is loaded).
+        a `Task` object).
       personalization_optimizer: Optimizer of personalization; by default the clients'.
       personalization_momentum: Momentum of personalization, only with sgd; by default the
         clients' momentum, or 0 if --personalization_optimizer is set.

@@ -305,6 +305,7 @@ def test_a_folder_is_named_by_what_rows_share(tmp_path, monkeypatch):
     assert name(["fedavg"]) == name(["fedavg", "uga"]) == "comparison"
     presets = ["presets/gradma/mnist/a.flags", "presets/gradma/mnist/b.flags"]
     assert name(presets) == name(["presets/gradma/mnist/*.flags"])
+    assert name(presets) == name(["presets/gradma/mnist/*"])
     assert name(presets) == "comparison-gradma-mnist"
     assert name(["fedavg"], "--task=csv:data/my file") == "comparison-csv_data_my_file"
 

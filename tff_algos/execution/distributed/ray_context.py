@@ -35,7 +35,7 @@ class RayContext(in_process.InProcessContext):
         **kwargs: Any,
     ):
         """Initializes the context; see `set_ray_context` for the arguments."""
-        if "num_threads" in kwargs:
+        if kwargs.get("num_threads") is not None:
             raise ValueError(
                 f"num_threads={kwargs['num_threads']} cannot be set: a worker runs as many "
                 "clients at a time as it has CPUs (resources_per_worker)."

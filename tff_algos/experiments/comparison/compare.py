@@ -113,7 +113,7 @@ def compare(
       modules: Modules of other packages whose algorithms and tasks to offer.
       **settings: Flags of every row that has them: `task`, `data`, `total_rounds`, ...
         The task can be an entry, or a task that is loaded. What made a loaded task, such
-        as the division among clients, is the same for all seeds.
+        as the partition, is the same for all seeds.
 
     Returns:
       The results of the comparison.

@@ -86,7 +86,8 @@ class LiveTable:
     def stopping(self) -> None:
         """Shows that the comparison stops, and about how long its current rounds take."""
         with self._lock:
-            left = [run for run in self._runs if run not in self._ended]
+            ended = set(self._ended)
+        left = [run for run in self._runs if run not in ended and not run.is_done]
         begun = [_latest(run) for run in left if (run.folder / LOG_FILE).exists()]
         about = ""
         if begun and all(begun):

@@ -174,7 +174,9 @@ def default_folder(
       common: Flags of every row to be run, as `--name=value`.
       fingerprint: That of a task that is an object; "" if it is a name.
     """
-    files_of_flags = [each for each in contenders if each.endswith(".flags")]
+    files_of_flags = [
+        each for each in contenders if each.endswith(".flags") or "*" in each
+    ]
     tables = {"-".join(pathlib.Path(each).parent.parts[-2:]) for each in files_of_flags}
     tasks = [each for each in common if each.startswith("--task=")]
     others = sorted({*common, *filter(None, [fingerprint])} - set(tasks))
