@@ -180,7 +180,7 @@ class _ReadDataset(InMemoryDataset):
           element_spec: What is known of its elements, a structure of `tf.TensorSpec`s.
         """
         super().__init__(element_spec)
-        # Of strings it is `object`, which keeps zeros at the end of bytes.
+        # `object` for strings: NumPy's bytes would lose trailing zeros.
         self._dtypes = [
             spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(element_spec)
         ]
@@ -248,7 +248,8 @@ class RecipeDataset(InMemoryDataset):
           TypeError: If the result has other elements than `element_spec`.
         """
         if self._made is None:
-            with tf.init_scope():  # A graph that uses it may not be where it is read.
+            # Eagerly, even if a tf.function uses it first: the result outlives its graph.
+            with tf.init_scope():
                 found = self.make(*self.arguments)
             name = getattr(self.make, "__name__", repr(self.make))
             if not isinstance(found, tf.data.Dataset):

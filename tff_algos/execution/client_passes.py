@@ -64,7 +64,7 @@ class ClientError(RuntimeError):
         self._num_clients = num_clients
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, int, str]]:
-        # An exception is made again from its text alone.
+        # By default, unpickling calls the class with the message alone.
         return type(self), (self.position, self._num_clients, self.cause)
 
 
