@@ -39,6 +39,30 @@ def _lines(path):
     return comments, lines[len(comments) :]
 
 
+def _included(path):
+    """Returns the files that a file includes, each with those that it includes."""
+    files = []
+    for flag in _lines(path)[1]:
+        if flag.startswith("--flagfile="):
+            file = _ROOT / flag.removeprefix("--flagfile=")
+            files += [file, *_included(file)]
+    return files
+
+
+def _own_flags(path):
+    return [flag for flag in _lines(path)[1] if not flag.startswith("--flagfile=")]
+
+
+def _flags(path):
+    """Returns the flags of a file, those of the files that it includes too."""
+    return [flag for file in (path, *_included(path)) for flag in _own_flags(file)]
+
+
+def _rows(folder):
+    """Returns the files of a table's rows."""
+    return sorted({*folder.glob("*.flags")} - {folder / "common.flags"})
+
+
 def _text(comments):
     return " ".join(line.removeprefix("#").strip() for line in comments)
 
@@ -56,9 +80,8 @@ def _page(paper):
     ]
     for folder in (each for each in _FOLDERS if each.parent.name == paper):
         rows = ["| preset | published number, or note |", "|---|---|"]
-        for path in sorted(folder.glob("*.flags")):
-            if path.stem != "common":
-                rows.append(f"| `{path.stem}` | {_text(_lines(path)[0])} |")
+        for path in _rows(folder):
+            rows.append(f"| `{path.stem}` | {_text(_lines(path)[0])} |")
         about = _text(_lines(folder / "common.flags")[0])
         parts += [f"## {folder.name}", about, "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
@@ -77,17 +100,16 @@ def _names(flags):
 def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch):
     monkeypatch.chdir(_ROOT)
     cli.define_flags()
-    comments, of_table = _lines(folder / "common.flags")
-    of_paper = folder.parent / "common.flags"
-    assert of_table[0] == f"--flagfile={of_paper.relative_to(_ROOT)}"
-    shared = _lines(of_paper)[1] + of_table[1:]
-    assert re.search(r"et al\., 20\d\d, arXiv \d{4}\.\d{5}", " ".join(comments))
-    rows = [path for path in folder.glob("*.flags") if path.stem != "common"]
+    of_table = folder / "common.flags"
+    assert folder.parent / "common.flags" in _included(of_table)
+    about = " ".join(_lines(of_table)[0])
+    assert re.search(r"et al\., 20\d\d, arXiv \d{4}\.\d{5}", about)
+    rows = _rows(folder)
     assert len(rows) > 1
     for row in rows:
-        _, own = _lines(row)
-        assert own[0] == f"--flagfile={(folder / 'common.flags').relative_to(_ROOT)}"
-        names = _names(shared + own[1:])
+        assert _lines(row)[0], f"{row} says nothing of published numbers"
+        assert of_table in _included(row)
+        names = _names(_flags(row))
         assert len(names) == len(set(names)), f"{row} sets a flag twice"
         with flagsaver.flagsaver():
             cli.FLAGS.unparse_flags()
@@ -102,6 +124,29 @@ def test_presets_set_flags_that_their_algorithm_and_task_use(folder, monkeypatch
         )
         left = of_pair.keys() & settings.keys() - chosen.keys()
         assert not left, f"{row} leaves {left} to defaults that teach in minutes"
+
+
+def _assert_nothing_is_repeated(files):
+    """Asserts that several files have at most one flag, their subject, in common."""
+    repeated = set.intersection(*(set(_own_flags(file)) for file in files))
+    assert len(files) == 1 or len(repeated) <= 1, (files, repeated)
+
+
+@pytest.mark.parametrize("paper", _PAPERS)
+def test_what_all_tables_of_a_task_share_is_in_one_file(paper):
+    by_task = {}
+    for folder in (each for each in _FOLDERS if each.parent.name == paper):
+        table = folder / "common.flags"
+        task = [flag for flag in _flags(table) if flag.startswith("--task=")]
+        by_task.setdefault(tuple(task), []).append(table)
+    for tables in by_task.values():
+        _assert_nothing_is_repeated(tables)
+
+
+def test_what_a_method_of_gradmas_tables_has_in_all_columns_is_in_one_file():
+    columns = sorted(_PRESETS.glob("gradma/tables_1_2_*"))
+    for row in _rows(_PRESETS / "gradma/tables_1_2_mnist_10_per_round_0.01"):
+        _assert_nothing_is_repeated([column / row.name for column in columns])
 
 
 def _check_name(row, settings):
@@ -120,12 +165,6 @@ def test_full_batches_are_one_step():
     assert "--partition=shards:5" in shared
 
 
-def _flags(path):
-    """Returns the flags of a row, those of its table and its paper included."""
-    files = [path, path.parent / "common.flags", path.parents[1] / "common.flags"]
-    return {flag for file in files for flag in _lines(file)[1]}
-
-
 def test_gradma_has_the_settings_of_its_authors_code():
     for kind in ("gradma", "gradma_w"):
         rows = sorted(_PRESETS.glob(f"gradma/*/{kind}.flags"))
@@ -134,14 +173,14 @@ def test_gradma_has_the_settings_of_its_authors_code():
             flags = _flags(row)
             assert "--qp_scope=per_tensor" in flags, row
             of_w = {"--persist_previous", "--server_learning_rate=2.0"}
-            assert flags & of_w == (of_w if kind == "gradma_w" else set()), row
+            assert set(flags) & of_w == (of_w if kind == "gradma_w" else set()), row
 
 
 def test_larger_batches_change_the_learning_rates_of_femnist_only():
     """Yao et al., section 4.1.3: linear scaling is stated for FEMNIST alone."""
     rates = {}
     for folder in sorted(_PRESETS.glob("uga/*_b*")):
-        for row in {*folder.glob("*.flags")} - {folder / "common.flags"}:
+        for row in _rows(folder):
             flags = {flag for flag in _flags(row) if "client_learning_rate=" in flag}
             if "ten_times" not in row.stem:
                 rates.setdefault(folder.name, set()).update(flags)

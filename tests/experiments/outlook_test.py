@@ -29,8 +29,18 @@ def cohort(monkeypatch):
     )
 
 
+def _description(spec, rounds_done, seconds=1.0):
+    estimated = outlook.Estimate(rounds=seconds, personalization=0.0)
+    return outlook.describe(spec, rounds_done, estimated)
+
+
+def _estimate(spec, rounds_done=0, personalized=()):
+    batches = outlook.batches_by_round(spec)
+    return outlook.estimate(spec, rounds_done, batches, personalized)
+
+
 @pytest.mark.usefixtures("cohort")
-def test_rounds_clients_and_batches_are_told(make_spec):
+def test_rounds_clients_batches_and_duration_are_told_in_one_line(make_spec):
     spec = make_spec(
         "fedavg", total_rounds=7, clients_per_round=3, client_batch_size=4,
         client_epochs_per_round=2,
@@ -39,21 +49,20 @@ def test_rounds_clients_and_batches_are_told(make_spec):
     expected = (
         f"FedAvg on tiny_generated: 7 rounds, 3 of {count} clients in each, about "
         # Two epochs of two batches of at most four examples, at every client.
-        "12 local batches per round."
+        "12 local batches per round. Estimated from a few training steps: about 34 s of "
+        "training, plus compilation and evaluation."
     )
-    assert outlook.describe(spec, 0) == expected
-    resumed = outlook.describe(spec, 5)
+    assert _description(spec, 0, seconds=34.0) == expected
+    resumed = _description(spec, 5)
     beginning = "FedAvg on tiny_generated: 2 more rounds (5 of 7 are done), 3 of "
     assert resumed.startswith(beginning)
-    one_left = outlook.describe(spec, 6)
+    one_left = _description(spec, 6)
     assert ": 1 more round (6 of 7 are done), 3 of " in one_left
-    assert ": 6 more rounds (1 of 7 is done), 3 of " in outlook.describe(spec, 1)
+    assert ": 6 more rounds (1 of 7 is done), 3 of " in _description(spec, 1)
 
 
 def test_a_cohort_that_is_drawn_has_about_its_size(make_spec):
-    text = outlook.describe(
-        make_spec("fedavg", clients_per_round=3, sampling="poisson"), 0
-    )
+    text = _description(make_spec("fedavg", clients_per_round=3, sampling="poisson"), 0)
     assert " rounds, about 3 of 8 clients in each, about " in text
 
 
@@ -61,21 +70,21 @@ def test_every_stage_is_told(make_spec):
     spec = make_spec(
         "personalized_fedavg", clients_per_round=2, pretrain_rounds=3, finetune_rounds=1
     )
-    text = outlook.describe(spec, 0)
+    text = _description(spec, 0)
     assert ": 3 rounds of fedavg, 2 of " in text
     assert "; then 1 round of reptile, 2 of " in text
     assert "about 20 local batches per round." in text
-    text = outlook.describe(spec, 2)
+    text = _description(spec, 2)
     assert ": 1 more round of fedavg (2 of 4 in all are done), 2 of " in text
     assert "; then 1 round of reptile, 2 of " in text
-    text = outlook.describe(spec, 3)
+    text = _description(spec, 3)
     assert ": 1 more round of reptile (3 of 4 in all are done), 2 of " in text
-    assert text.count(";") == 0
+    assert "then" not in text
 
 
 def test_a_stage_without_rounds_is_not_told(make_spec):
     settings = {"clients_per_round": 2, "pretrain_rounds": 1, "finetune_rounds": 0}
-    text = outlook.describe(make_spec("personalized_fedavg", **settings), 0)
+    text = _description(make_spec("personalized_fedavg", **settings), 0)
     assert ": 1 round of fedavg, 2 of " in text
     assert "reptile" not in text
 
@@ -92,8 +101,8 @@ def test_every_round_has_the_batches_of_its_stage(make_spec):
 
 
 def test_pooled_training_has_batches_alone(make_spec):
-    text = outlook.describe(make_spec("centralized", total_rounds=2), 0)
-    assert text.endswith(": 2 rounds, 100 batches of the pooled examples each.")
+    text = _description(make_spec("centralized", total_rounds=2), 0)
+    assert ": 2 rounds, 100 batches of the pooled examples each. " in text
 
 
 def test_a_warm_start_has_batches_of_the_shared_set(make_spec):
@@ -101,7 +110,7 @@ def test_a_warm_start_has_batches_of_the_shared_set(make_spec):
         "fedshare", total_rounds=2, clients_per_round=3, shared_fraction=0.5,
         client_batch_size=4, warm_start_rounds=1,
     )  # fmt: skip
-    text = outlook.describe(spec, 0)
+    text = _description(spec, 0)
     num_shared = len(spec.stages[0].pooled_examples[1])
     assert (
         f": 1 round of warm_start, {-(-num_shared // 4)} batches of the server's examples "
@@ -112,17 +121,15 @@ def test_a_warm_start_has_batches_of_the_shared_set(make_spec):
 
 def test_a_server_that_remembers_much_says_so_and_what_helps(make_spec, monkeypatch):
     spec = make_spec("mifa", clients_per_round=4)
-    assert "remembers" not in outlook.describe(spec, 0)
+    assert "remembers" not in _description(spec, 0)
     # 8 clients' updates of 9 float32.
     monkeypatch.setattr(outlook, "_MUCH_MEMORY", 8 * 9 * 4)
-    _, line = outlook.describe(spec, 0).splitlines()
+    _, line = _description(spec, 0).splitlines()
     assert line == (
         "The server remembers 0.0 GiB, of which a round holds several copies; to take "
         "less, use --memory_dtype=bfloat16."
     )
-    assert "remembers" not in outlook.describe(
-        make_spec("fedavg", clients_per_round=4), 0
-    )
+    assert "remembers" not in _description(make_spec("fedavg", clients_per_round=4), 0)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +141,7 @@ def test_ways_to_take_less_are_alternatives(ways, expected):
 
 @pytest.mark.parametrize(("algo", "untrained"), [("local", True), ("ditto", False)])
 def test_a_server_whose_model_is_not_trained_says_so(make_spec, algo, untrained):
-    text = outlook.describe(make_spec(algo, clients_per_round=4), 0)
+    text = _description(make_spec(algo, clients_per_round=4), 0)
     assert ("Clients share no weights" in text) == untrained
 
 
@@ -172,15 +179,52 @@ def test_a_long_run_says_how_to_make_it_shorter(make_spec, seconds, expected):
     assert bool(stream.getvalue()) is bool(expected)
 
 
-@pytest.mark.usefixtures("cohort")
 @pytest.mark.parametrize(
-    ("rounds_done", "told"),
-    [(0, "all rounds take about 20"), (60, "the remaining rounds take about 5")],
+    ("rounds", "personalization", "told"),
+    [
+        (34.0, 0.0, "about 34 s of training, plus compilation and evaluation."),
+        (
+            240.0,
+            12.0,
+            (
+                "about 4 minutes of training and about 12 s of personalization, plus "
+                "compilation and evaluation."
+            ),
+        ),
+        (
+            240.0,
+            90.0,
+            (
+                "about 4 minutes of training and about 90 s of personalization, plus "
+                "compilation and evaluation; smaller values of --total_rounds, "
+                "--clients_per_round, --max_elements_per_client, --personalization_epochs, "
+                "--eval_clients make it shorter."
+            ),
+        ),
+        (
+            1200.0,
+            0.0,
+            (
+                "about 20 minutes of training, plus compilation and evaluation; smaller "
+                "values of --total_rounds, --clients_per_round, --max_elements_per_client "
+                "make it shorter."
+            ),
+        ),
+    ],
 )
-def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
-    make_spec, monkeypatch, rounds_done, told
+def test_long_runs_say_how_to_make_them_shorter(
+    make_spec, rounds, personalization, told
 ):
-    monkeypatch.setattr(outlook, "_MANY_STEPS", 60)
+    estimated = outlook.Estimate(rounds=rounds, personalization=personalization)
+    text = outlook.describe(make_spec("fedavg", clients_per_round=4), 0, estimated)
+    assert text.endswith(f"Estimated from a few training steps: {told}")
+
+
+@pytest.mark.usefixtures("cohort")
+@pytest.mark.parametrize(("rounds_done", "seconds"), [(0, 1200.0), (60, 300.0)])
+def test_steps_of_the_model_tell_how_long_the_remaining_rounds_take(
+    make_spec, monkeypatch, rounds_done, seconds
+):
     sizes = []
 
     def measure(model, batch):
@@ -193,58 +237,44 @@ def test_before_round_1_steps_of_the_model_tell_how_long_all_take(
     spec = make_spec(
         "fedavg", total_rounds=80, clients_per_round=3, client_batch_size=4
     )
-    stream = io.StringIO()
-    progress = Progress(80, stream=stream)
-    batches = outlook.batches_by_round(spec)
-    outlook.tell_duration(spec, rounds_done, batches, [], progress)
+    expected = outlook.Estimate(rounds=seconds, personalization=0.0)
+    assert _estimate(spec, rounds_done) == expected
     assert sizes == [[4, 4]]
-    expected = f"{told} minutes, without evaluation; smaller values of --total_rounds, "
-    assert expected in stream.getvalue()
-    assert progress.remaining_in_step > 1
+
+
+def test_a_single_step_is_measured_too(make_spec):
+    spec = make_spec("fedavg", total_rounds=1, clients_per_round=1, client_batch_size=8)
+    assert 0.0 < _estimate(spec).rounds < 10.0
 
 
 @pytest.mark.usefixtures("cohort")
+@pytest.mark.parametrize("steps", [5, 1])
 def test_algorithms_with_several_gradients_per_batch_take_as_many_steps(
-    make_spec, monkeypatch
+    make_spec, monkeypatch, steps
 ):
-    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
     monkeypatch.setattr(outlook.step_time, "measure", lambda *_: 10.0)
-    for steps, told, shorter in (
-        (5, "20 minutes", "; smaller"),
-        (1, "4 minutes", ".\n"),
-    ):
-        spec = make_spec(
-            "pfedme",
-            total_rounds=4,
-            clients_per_round=3,
-            client_batch_size=4,
-            personal_steps=steps,
-        )
-        stream = io.StringIO()
-        batches = outlook.batches_by_round(spec)
-        outlook.tell_duration(spec, 0, batches, [], Progress(4, stream=stream))
-        assert f"all rounds take about {told}, without evaluation{shorter}" in (
-            stream.getvalue()
-        )
+    spec = make_spec(
+        "pfedme",
+        total_rounds=4,
+        clients_per_round=3,
+        client_batch_size=4,
+        personal_steps=steps,
+    )
+    assert _estimate(spec).rounds == 4 * 6 * steps * 10.0
 
 
 @pytest.mark.usefixtures("cohort")
 @pytest.mark.parametrize(
-    ("rounds_done", "told"),
+    ("rounds_done", "expected"),
     [
         # 8 examples in two batches of 5, for 4 epochs, at 3 clients, after rounds 2 and 3.
-        (
-            0,
-            "all rounds take about 36 s, and personalization about 96 s, without evaluation.",
-        ),
-        (
-            2,
-            "the remaining rounds take about 12 s, and personalization about 48 s, without evaluation.",
-        ),
+        (0, outlook.Estimate(rounds=36.0, personalization=96.0)),
+        (2, outlook.Estimate(rounds=12.0, personalization=48.0)),
     ],
 )
-def test_personalization_is_told_apart(make_spec, monkeypatch, rounds_done, told):
-    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
+def test_personalization_is_estimated_apart(
+    make_spec, monkeypatch, rounds_done, expected
+):
     monkeypatch.setattr(outlook.step_time, "measure", lambda *_: 2.0)
     spec = make_spec(
         "fedavg",
@@ -255,10 +285,7 @@ def test_personalization_is_told_apart(make_spec, monkeypatch, rounds_done, told
         personalization_epochs=4,
         rounds_per_personalization=2,
     )
-    stream, batches = io.StringIO(), outlook.batches_by_round(spec)
-    progress = Progress(3, stream=stream)
-    outlook.tell_duration(spec, rounds_done, batches, ["2"] * 3, progress)
-    assert stream.getvalue().endswith(f"{told}\n")
+    assert _estimate(spec, rounds_done, ["2"] * 3) == expected
 
 
 @pytest.mark.parametrize(
@@ -275,23 +302,9 @@ def test_durations_are_rounded_as_befits_an_estimate(seconds, told):
 
 
 @pytest.mark.usefixtures("cohort")
-def test_nothing_is_measured_for_few_steps(make_spec, monkeypatch):
-    monkeypatch.setattr(outlook, "_MANY_STEPS", 43)
-    monkeypatch.setattr(outlook.step_time, "measure", None)
-    stream = io.StringIO()
-    progress = Progress(7, stream=stream)
-    spec = make_spec("fedavg", total_rounds=7, clients_per_round=3, client_batch_size=4)
-    batches = outlook.batches_by_round(spec)
-    assert sum(batches) == 42
-    outlook.tell_duration(spec, 0, batches, [], progress)
-    assert not stream.getvalue()
-
-
-@pytest.mark.usefixtures("cohort")
 def test_steps_are_measured_with_full_batches_if_a_client_has_one(
     make_spec, monkeypatch
 ):
-    monkeypatch.setattr(outlook, "_MANY_STEPS", 1)
     sizes = []
 
     def measure(_, batch):
@@ -301,8 +314,7 @@ def test_steps_are_measured_with_full_batches_if_a_client_has_one(
     monkeypatch.setattr(outlook.step_time, "measure", measure)
     # The first client has 6 examples, the third one 8.
     spec = make_spec("fedavg", total_rounds=4, clients_per_round=3, client_batch_size=8)
-    progress = Progress(4, stream=io.StringIO())
-    outlook.tell_duration(spec, 0, [6] * 4, [], progress)
+    _estimate(spec)
     assert sizes == [8]
 
 

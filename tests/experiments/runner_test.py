@@ -297,7 +297,7 @@ def test_a_signal_in_round_1_is_told_that_it_ends_and_saves_it(
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(runner._Training, "_restore"), (runner.outlook, "tell_duration")],
+    [(runner._Training, "_restore"), (runner.outlook, "estimate")],
 )
 def test_a_signal_before_a_run_resumes_is_told_what_is_saved(
     stages, tmp_path, monkeypatch, where, name

@@ -1,11 +1,11 @@
 """What a run will do and how long it takes, in words for the terminal."""
 
-import collections
 import functools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+import attrs
 import tensorflow_federated as tff
 
 from tff_algos.clients.batching import Examples
@@ -18,8 +18,6 @@ from tff_algos.experiments.stage import Stage
 
 # Seconds of training beyond which a run is told how to be shorter.
 _LONG = 300.0
-# Fewer steps are not measured: unless one takes a second, they take less.
-_MANY_STEPS = 300
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
 # From here on, durations are told in minutes, and in hours.
@@ -28,21 +26,31 @@ _MANY_SECONDS, _MANY_MINUTES = 100, 100
 _MAX_COUNTED = 10
 
 
-def describe(spec: RunSpec, rounds_done: int) -> str:
-    """Returns what the rounds that are left do: clients, local batches, memory.
+@attrs.frozen
+class Estimate:
+    """Seconds that the rest of a run takes, without compilation and evaluation."""
+
+    rounds: float
+    personalization: float
+
+
+def describe(spec: RunSpec, rounds_done: int, estimated: Estimate) -> str:
+    """Returns what the rounds that are left do: clients, local batches, time, memory.
 
     If clients share no weights, it also says which accuracies then mean something.
 
     Args:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
+      estimated: How long they take.
     """
     parts = [
         _describe_stage(spec, stage, rounds, rounds_done if number == 0 else 0)
         for number, (stage, rounds) in enumerate(_remaining(spec, rounds_done))
     ]
     rounds = f"{spec.title}: {'; then '.join(parts)}."
-    return "\n".join([rounds, *_describe_memory(spec), *_describe_untrained(spec)])
+    first = f"{rounds} {_describe_duration(spec, estimated)}"
+    return "\n".join([first, *_describe_memory(spec), *_describe_untrained(spec)])
 
 
 def describe_done(spec: RunSpec) -> str:
@@ -159,32 +167,19 @@ def _state_bytes(stage: Stage) -> int:
     return sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
 
 
-def tell_duration(
-    spec: RunSpec,
-    rounds_done: int,
-    batches: Sequence[int],
-    personalized: Sequence[str],
-    progress: Progress,
-) -> None:
-    """Says before the first round roughly how long the run takes.
+def estimate(
+    spec: RunSpec, rounds_done: int, batches: Sequence[int], personalized: Sequence[str]
+) -> Estimate:
+    """Returns what a few gradients of the model suggest that the rest of a run takes.
 
-    It times a few gradients of the model. Clients of small models, which train together,
-    take less. Evaluation is not included.
+    Clients of small models, which train together, take less.
 
     Args:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
       batches: What `batches_by_round` returns.
       personalized: The clients that personalize the model.
-      progress: Where to say it.
     """
-    steps: collections.Counter[int] = collections.Counter()
-    for stage, rounds in _remaining(spec, rounds_done):
-        left = sum(batches[rounds.start - 1 : rounds.stop - 1])
-        steps[stage.batches.batch_size] += round(left * spec.gradients_per_batch)
-    own_steps = _personalization_steps(spec, rounds_done, personalized)
-    if steps.total() + own_steps < _MANY_STEPS:
-        return
     # The largest of a few: clients with less than a batch would take less time.
     some = spec.task.train_client_ids[:_MAX_COUNTED]
     examples = (spec.task.examples(client_id, "train") for client_id in some)
@@ -194,19 +189,27 @@ def tell_duration(
     def step_seconds(size: int) -> float:
         return step_time.measure(spec.task.model, (x[:size], y[:size]))
 
-    seconds = sum(count * step_seconds(size) for size, count in steps.items())
-    progress.expect(seconds)
-    rounds_left = "the remaining rounds" if rounds_done else "all rounds"
-    told = f"{rounds_left} take {rough_duration(seconds)}"
-    if own_steps:
-        own = own_steps * step_seconds(spec.options.personalization_batch_size)
-        told += f", and personalization {rough_duration(own)}"
-        seconds += own
+    seconds = 0.0
+    for stage, rounds in _remaining(spec, rounds_done):
+        left = sum(batches[rounds.start - 1 : rounds.stop - 1])
+        of_one = spec.gradients_per_batch * step_seconds(stage.batches.batch_size)
+        seconds += left * of_one
+    own_steps = _personalization_steps(spec, rounds_done, personalized)
+    own = own_steps and step_seconds(spec.options.personalization_batch_size)
+    return Estimate(rounds=seconds, personalization=own_steps * own)
+
+
+def _describe_duration(spec: RunSpec, estimated: Estimate) -> str:
+    own = estimated.personalization
+    told = f"{rough_duration(estimated.rounds)} of training"
+    if own:
+        told += f" and {rough_duration(own)} of personalization"
     shorter = ""
-    if seconds >= _LONG:
-        shorter = _ways_to_shorten(spec, personalizes=own_steps > 0)
-    progress.note(
-        f"Estimated from a few training steps: {told}, without evaluation{shorter}."
+    if estimated.rounds + own >= _LONG:
+        shorter = _ways_to_shorten(spec, personalizes=own > 0)
+    return (
+        f"Estimated from a few training steps: {told}, plus compilation and "
+        f"evaluation{shorter}."
     )
 
 

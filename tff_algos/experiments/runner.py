@@ -339,13 +339,15 @@ class _Training:
             return
         with results_folder.naming_errors(spec.output_dir):
             results_folder.remove_final(spec.output_dir)
-        print(outlook.describe(spec, self.rounds_done), file=sys.stderr, flush=True)
         batches = outlook.batches_by_round(spec)
+        estimated = outlook.estimate(
+            spec, self.rounds_done, batches, self.evaluations.client_ids
+        )
+        described = outlook.describe(spec, self.rounds_done, estimated)
+        print(described, file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done, work=batches) as progress:
             self._progress = progress
-            outlook.tell_duration(
-                spec, self.rounds_done, batches, self.evaluations.client_ids, progress
-            )
+            progress.expect(estimated.rounds)
             first = self.rounds_done + 1
             while self.rounds_done < spec.total_rounds and self._stop.received is None:
                 self._last_begun = self.rounds_done + 1

@@ -22,6 +22,7 @@ def presets(tmp_path):
     (folder / "uga.flags").write_text(f"--algo=uga\n--flagfile={folder}/common.flags\n")
     (folder / "notes.txt").write_text("")
     (folder / "common.flags").write_text("--task=mnist\n")
+    (folder / "common_uga.flags").write_text("--algo=uga\n")
     return folder
 
 

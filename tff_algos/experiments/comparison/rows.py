@@ -5,6 +5,7 @@ import glob
 import itertools
 import os
 import pathlib
+import re
 import types
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,8 +48,8 @@ _OF_COHORTS = frozenset(
         "track_improvement",
     }
 )
-# Beside the rows of a folder of presets: what they share.
-_COMMON_FILE = "common.flags"
+# Beside the rows of a folder of presets, or above: what they share.
+_COMMON = re.compile(r"common(_\w+)?\.flags")
 
 
 @attrs.frozen(kw_only=True)
@@ -271,12 +272,16 @@ def _without_shared(contenders: Sequence[str]) -> list[str]:
     """
     paths = [pathlib.Path(each) for each in contenders]
     presets = (path for path in paths if path.suffix == ".flags")
-    rows = {path.parent for path in presets if path.name != _COMMON_FILE}
+    rows = {path.parent for path in presets if not _is_shared(path)}
     return [
         contender
         for contender, path in zip(contenders, paths, strict=True)
-        if path.name != _COMMON_FILE or path.parent not in rows
+        if not _is_shared(path) or path.parent not in rows
     ]
+
+
+def _is_shared(path: pathlib.Path) -> bool:
+    return _COMMON.fullmatch(path.name) is not None
 
 
 def matching(pattern: str) -> list[str]:
@@ -286,7 +291,7 @@ def matching(pattern: str) -> list[str]:
 
 def _flag_files(paths: Iterable[str | pathlib.Path]) -> list[pathlib.Path]:
     files = (path for path in map(pathlib.Path, paths) if path.is_file())
-    return sorted(path for path in files if path.name != _COMMON_FILE)
+    return sorted(path for path in files if not _is_shared(path))
 
 
 def _points(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
