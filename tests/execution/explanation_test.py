@@ -37,6 +37,11 @@ def test_a_vectorized_pass_shows_its_chunks_and_the_memory_of_a_client():
     assert lines[8].startswith("argument and result: ")
 
 
+def test_the_memory_of_a_client_that_runs_alone_is_that_of_its_values():
+    # Deltas of two weights and a bias, what is added up for two metrics, and the weight.
+    assert "    memory of a client: 72 bytes" in description_of(3)
+
+
 def test_chunks_are_of_equal_size_and_so_end_together():
     assert "vectorized: 2 chunks of up to 33 clients" in description_of(65)
 

@@ -1,5 +1,7 @@
 """Which clients run many at a time, which one by one, and what is said of it."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -119,6 +121,33 @@ def test_work_whose_variables_cannot_be_followed_runs_client_by_client():
 
     with execution.in_process_context(batch_clients=True):
         assert _sum_over_clients(scaled)([[1.0, 5.0], [3.0], [2.0]]) == 22.0
+
+
+def test_only_work_that_fails_twice_is_not_vectorized_again():
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+    def largest(x):
+        return tf.reduce_max(x)
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
+    )
+    def total(values):
+        return tff.federated_sum(tff.federated_map(largest, values))
+
+    def cohort(*lengths):
+        return [np.full(length, 2.0, np.float32) for length in lengths]
+
+    alike, unlike = cohort(3, 3, 3, 3), cohort(3, 3, 3, 2)
+    with execution.in_process_context() as context:
+        for values, how in (
+            (alike, "vectorized"),
+            (unlike, "one by one: .*hapes"),  # They cannot be stacked.
+            (alike, "vectorized"),
+            (unlike, "one by one: .*hapes"),
+            (alike, "one by one: .*hapes"),
+        ):
+            assert total(values) == 8.0
+            assert re.search(how, context.describe(total))
 
 
 def test_work_that_cannot_be_vectorized_though_demanded_is_told_once(monkeypatch):

@@ -39,7 +39,7 @@ from tff_algos.execution.communication import SentValues
 from tff_algos.execution.dataflow import Placement
 from tff_algos.execution.kept_values import KeptValues
 from tff_algos.execution.lazy import Lazy
-from tff_algos.execution.plan import ClientPass
+from tff_algos.execution.plan import ClientPass, Fragment
 from tff_algos.execution.row_memory import RowMemory
 from tff_algos.execution.vectorization import VectorizedWork
 
@@ -107,6 +107,20 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
         for spec in specs
         if spec.dtype != tf.variant
     )
+
+
+def value_bytes(fragment: Fragment) -> int:
+    """Returns the memory of what one client gives to and gets from a fragment.
+
+    Datasets and tensors of unknown shape are not counted.
+    """
+    values = [
+        types.tensor_spec(port.type_signature)
+        for ports in (fragment.inputs, fragment.outputs)
+        for port in ports
+        if port.placement is Placement.CLIENTS
+    ]
+    return _num_bytes(values)
 
 
 def _data_bytes(data: Sequence[client_batches.ClientBatches]) -> int:
@@ -180,14 +194,7 @@ class BatchedPass:
             for reduction in self._work.reductions
             for spec in reduction.state_specs
         ]
-        fragment = self._work.fragment
-        values = [
-            types.tensor_spec(port.type_signature)
-            for ports in (fragment.inputs, fragment.outputs)
-            for port in ports
-            if port.placement is Placement.CLIENTS
-        ]
-        return max(_num_bytes(states), _num_bytes(values))
+        return max(_num_bytes(states), value_bytes(self._work.fragment))
 
     def run(
         self, inputs: PassInputs, workers: Workers, limits: ChunkLimits

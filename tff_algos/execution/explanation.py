@@ -38,7 +38,8 @@ class PassReport:
       leaves: The names of the leaves of the clients' work.
       devices: Where clients ran.
       one_by_one: Why clients ran one by one; empty if they were vectorized.
-      client_bytes: Memory of a client's state or values, if known.
+      client_bytes: Memory of a client's state or values, whichever is more; of its
+        values alone if its work was not split at its reductions.
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
       seconds: How long it took, including tracing in the first call.
       workers: The other processes where clients ran, and what was sent; may be empty.
@@ -53,7 +54,7 @@ class PassReport:
     leaves: Sequence[str]
     devices: Sequence[str]
     one_by_one: str
-    client_bytes: int | None
+    client_bytes: int
     chunk_size: int
     seconds: float
     workers: str = ""
@@ -83,8 +84,7 @@ class PassReport:
                     f"reading their data: {_duration(self.reading_seconds)}{where}"
                 )
         lines += filter(None, (self.workers, self.advice))
-        if self.client_bytes is not None:
-            lines.append(f"memory of a client: {size(self.client_bytes)}")
+        lines.append(f"memory of a client: {size(self.client_bytes)}")
         if self.num_clients:
             down, up = (
                 size(total / self.num_clients)

@@ -9,6 +9,7 @@ from absl import logging
 
 from tff_algos import messages
 from tff_algos.execution import (
+    batched_passes,
     client_batches,
     graph_contents,
     op_threads,
@@ -86,7 +87,7 @@ class _Vectorization:
     Attributes:
       batched: The vectorized pass; `None` for none.
       obstacle: Why there is none.
-      client_bytes: Memory of a client's state or values, if known.
+      client_bytes: Memory of a client's state or values, if the work was split.
     """
 
     batched: BatchedPass | None
@@ -108,6 +109,7 @@ class PassRunner:
             client_pass, resources.devices, resources.row_memory
         )
         self._min_clients = _MIN_RECURRENT_CLIENTS if is_recurrent else _MIN_CLIENTS
+        self._failures = 0
         # The lambda must not reference this object, to avoid a reference cycle.
         self._vectorized = Lazy(lambda: _vectorize(client_pass, resources))
 
@@ -129,7 +131,10 @@ class PassRunner:
         """
         start = time.perf_counter()
         result, one_by_one, chunk_size = self._run(inputs)
-        known = self._vectorized.value_if_made
+        made = self._vectorized.value_if_made
+        client_bytes = None if made is None else made.client_bytes
+        if client_bytes is None:
+            client_bytes = batched_passes.value_bytes(self._pass.fragment)
         to_client = broadcasts.num_bytes(
             {port: inputs.server[port] for port in self._to_clients}
         )
@@ -139,7 +144,7 @@ class PassRunner:
             leaves=plan.leaf_names(self._pass.fragment),
             devices=self._resources.devices,
             one_by_one=one_by_one,
-            client_bytes=None if known is None else known.client_bytes,
+            client_bytes=client_bytes,
             chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
             workers=self._resources.workers.describe(),
@@ -193,8 +198,11 @@ class PassRunner:
                         ) from error
                     logging.info("Clients run again one by one: %s", obstacle)
                     result = self._streaming.run(inputs.to_read_again(), workers)
-                    # No client is at fault, so the vectorized work would fail every time.
-                    self._give_up_vectorizing(obstacle, batched)
+                    # No client is at fault, but its shapes may be: a cohort that cannot be
+                    # stacked may be the only one. Work that fails twice will fail again.
+                    self._failures += 1
+                    if self._failures > 1:
+                        self._give_up_vectorizing(obstacle, batched)
                     return result, obstacle, 0
         return self._streaming.run(inputs, workers), obstacle, 0
 
