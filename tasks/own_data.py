@@ -25,8 +25,9 @@ from tasks.array_source import Arrays
 from tasks.models import by_shape, keras_classifier
 from tasks.models.by_shape import ModelId
 from tasks.task import METRICS, Task, TaskError
-from tff_algos import messages
+from tff_algos import column_roles, messages
 from tff_algos.clients.batching import derive_seed
+from tff_algos.column_roles import Roles
 from tff_algos.hyperparameters import (
     HyperparameterError,
     UnusableHyperparameterError,
@@ -146,11 +147,11 @@ def from_data_frame(
     if len(set(map(str, keys))) < len(keys):
         repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
         raise TaskError(f"{name} has two columns {messages.shown(str(repeated))}.")
-    roles = own_table.Roles(
+    roles = Roles(
         label=str(label),
         client_column=None if client_column is None else str(client_column),
-        features=None if features is None else own_table.names("features", features),
-        categories=own_table.names("categories", categories),
+        features=None if features is None else column_roles.names("features", features),
+        categories=column_roles.names("categories", categories),
     )
     used = [roles.label, roles.client_column, *(roles.features or map(str, keys))]
     for key in keys:

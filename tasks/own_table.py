@@ -1,25 +1,18 @@
 """Turns the columns of a table into features, labels and clients."""
 
-import contextlib
-import csv
 import datetime
-import functools
 import pathlib
-import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from tasks import own_arrays
 from tasks.task import TaskError
-from tff_algos import messages
+from tff_algos import column_roles, csv_files, messages
+from tff_algos.column_roles import Roles
 from tff_algos.hyperparameters import HyperparameterError
 
-_DELIMITERS = ",;\t|"
-_MAX_SHOWN = 20
 # More values than that are no category but an identity or a measurement.
 _MAX_CATEGORIES = 1000
 # The words that pandas reads as missing values in a CSV file.
@@ -27,14 +20,6 @@ _MISSING = (
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"),
     *("1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
-# What compressed files begin with, and what to do with them. "PK" alone may begin the
-# name of a column.
-_COMPRESSED = {
-    b"\x1f\x8b": "it is compressed (gzip): unpack it",
-    b"PK\x03\x04": (
-        "it is compressed (ZIP, as NPZ and XLSX files are): unpack it or save it as CSV"
-    ),
-}
 _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 # What a column should have instead, by the kind of its NumPy type.
 _DAYS = "numbers: replace it by numbers, such as days"
@@ -43,23 +28,6 @@ _EXPECTED = {
     "M": _DAYS,
     "c": "real numbers: replace it by real numbers, such as absolute values",
 }
-
-
-@attrs.frozen(kw_only=True)
-class Roles:
-    """Which column is what.
-
-    Attributes:
-      label: The classes.
-      client_column: Each row's client, or None.
-      features: The columns to learn from; None for all others.
-      categories: Those of them whose values become features of 0 and 1.
-    """
-
-    label: str
-    client_column: str | None = None
-    features: tuple[str, ...] | None = None
-    categories: tuple[str, ...] = ()
 
 
 class _TextColumns(Mapping[str, np.ndarray]):
@@ -122,52 +90,16 @@ class Table:
         return own_arrays.is_missing(values)
 
 
-def names(argument: str, value: Any) -> tuple[str, ...]:
-    """Returns the names of columns, from one name or a list of them.
-
-    Raises:
-      HyperparameterError: If the value is neither; names the argument.
-    """
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, Iterable):
-        raise HyperparameterError(argument, value, "a column's name or a list of names")
-    return tuple(map(str, value))
-
-
 def read_csv(path: pathlib.Path) -> Table:
     """Returns a CSV file's columns, text, by the names in its first line.
-
-    Cells are separated by what the first line has most of outside quotes: commas,
-    semicolons, tabs or bars.
 
     Raises:
       TaskError: If the file cannot be read, has no rows, or lines differ in length.
     """
     try:
-        _refuse_compressed(path)
-        with (
-            open(path, encoding="utf-8-sig", newline="") as file,
-            _cells_of_any_size(),
-        ):
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(
-                _DELIMITERS, key=functools.partial(_num_outside_quotes, first)
-            )
-            # Not strict, it would read rows after a stray quote as a part of a cell.
-            reader = csv.reader(
-                file, delimiter=delimiter, strict=True, skipinitialspace=True
-            )
-            rows, lines = _rows(reader, path)
-    except UnicodeDecodeError as error:
-        raise TaskError(
-            f"{path} cannot be read as CSV: it is not UTF-8 (it has the byte "
-            f"{error.object[error.start]:#x}); save it as UTF-8."
-        ) from error
-    except (OSError, csv.Error) as error:
-        reason = messages.one_line(error)
-        raise TaskError(f"{path} cannot be read as CSV: {reason}.") from error
+        rows, lines = csv_files.read(path)
+    except csv_files.CsvError as error:
+        raise TaskError(str(error)) from error
     header, *cells = rows
     repeated = [name for name in header if header.count(name) > 1]
     if repeated:
@@ -179,64 +111,6 @@ def read_csv(path: pathlib.Path) -> Table:
         raise TaskError(f"{path} has no rows below its first line, the columns' names.")
     columns = _TextColumns(dict(zip(header, zip(*cells, strict=True), strict=True)))
     return Table(name=str(path), columns=columns, lines=lines[1:])
-
-
-@contextlib.contextmanager
-def _cells_of_any_size() -> Iterator[None]:
-    """Lifts the limit of 131,072 characters, which long texts exceed."""
-    limit = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _refuse_compressed(path: pathlib.Path) -> None:
-    with open(path, "rb") as file:
-        start = file.read(max(map(len, _COMPRESSED)))
-    for signature, reason in _COMPRESSED.items():
-        if start.startswith(signature):
-            raise TaskError(f"{path} cannot be read as CSV: {reason}.")
-
-
-def _num_outside_quotes(line: str, delimiter: str) -> int:
-    # Only what begins a cell quotes it: 5" is five inches.
-    before = "".join(_DELIMITERS)
-    quoted = rf'(^|[{before}]) *"(?:[^"]|"")*("|$)'
-    return re.sub(quoted, r"\1", line).count(delimiter)
-
-
-def _naming_lines(reader: Any, path: pathlib.Path) -> Iterator[list[str]]:
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise TaskError(
-            f"{path} cannot be read as CSV: line {reader.line_num}: "
-            f"{messages.one_line(error)}. Cells with quotes must be enclosed in quotes, "
-            'and their own quotes doubled: "5"" pipe".'
-        ) from error
-
-
-def _rows(reader: Any, path: pathlib.Path) -> tuple[list[list[str]], list[int]]:
-    """Returns the cells of each row, and the line on which the row begins."""
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    following = 1
-    for cells in _naming_lines(reader, path):
-        # Quoted cells may have line breaks; `line_num` is where the row ends.
-        line, following = following, reader.line_num + 1
-        if not cells:
-            continue
-        if rows and len(cells) != len(rows[0]):
-            raise TaskError(
-                f"{path}: line {line} has {len(cells)} cells, expected {len(rows[0])} "
-                "as in the first line."
-            )
-        rows.append([cell.strip() for cell in cells])
-        lines.append(line)
-    if not rows:
-        raise TaskError(f"{path} is empty.")
-    return rows, lines
 
 
 def encode(
@@ -290,32 +164,7 @@ def feature_names(table: Table, roles: Roles) -> list[str]:
 
 def _chosen(table: Table, roles: Roles) -> list[str]:
     """Returns the columns to learn from."""
-    others = [
-        column
-        for column in table.columns
-        if column not in (roles.label, roles.client_column)
-    ]
-    chosen = others if roles.features is None else list(roles.features)
-    asked = [("label", roles.label), ("client_column", roles.client_column)]
-    asked += [("features", column) for column in chosen]
-    asked += [("categories", column) for column in roles.categories]
-    for flag, column in asked:
-        if column is not None and column not in table.columns:
-            expected = f"a column of {table.name}: {listed(table.columns)}"
-            raise HyperparameterError(flag, column, expected)
-    for flag, used, valid in (
-        ("features", chosen, others),
-        ("categories", roles.categories, chosen),
-    ):
-        for column in used:
-            if column not in valid:
-                expected = f"columns out of {listed(valid)}"
-                raise HyperparameterError(flag, column, expected)
-            if list(used).count(column) > 1:
-                raise HyperparameterError(flag, column, "each column once")
-    if roles.client_column == roles.label:
-        expected = "another column than the label's"
-        raise HyperparameterError("client_column", roles.client_column, expected)
+    chosen = column_roles.chosen(roles, table.columns, table.name)
     if not chosen:
         raise TaskError(f"{table.name} has no column to learn from besides its label.")
     if "" in chosen:
@@ -333,16 +182,6 @@ def _refuse_nameless(table: Table) -> None:
         f"{table.name}: column {number} has no name{why}: {remedy} or choose "
         f"{table.option('features')}."
     )
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns names separated by commas; of many, the first."""
-    names = [
-        f'"{short}"' if "," in short else short or "''"
-        for short in (messages.shortened(name, 40) for name in names)
-    ]
-    more = f", and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(names[:_MAX_SHOWN]) + more
 
 
 def _refuse_missing(table: Table, column: str) -> None:

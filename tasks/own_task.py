@@ -1,13 +1,12 @@
 """Own data without code: `--task=csv:FILE`, `npz:FILE` and `folder:DIR`."""
 
-import csv
 import functools
 import os
 import pathlib
 import re
 import types
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import attrs
@@ -17,10 +16,9 @@ from tasks import damage, own_arrays, own_data, own_images, own_table
 from tasks import partition as partition_lib
 from tasks.models.by_shape import ModelId
 from tasks.task import DataOptions, Task, TaskEntry, TaskError
-from tff_algos import messages, paths
+from tff_algos import column_roles, messages, paths
 from tff_algos.hyperparameters import (
     HyperparameterError,
-    MissingHyperparameterError,
     check_replaced,
     hparam,
     record,
@@ -119,39 +117,21 @@ def _check_one_division(options: CsvOptions | NpzOptions) -> None:
 
 def _read_csv(path: pathlib.Path, options: CsvOptions) -> _Found:
     table = own_table.read_csv(path)
-    _check_default("label", options, table.columns, f"{path} has no column")
-    roles = own_table.Roles(
-        label=options.label,
-        client_column=options.client_column,
-        features=_names("features", options) or None,
-        categories=_names("categories", options),
+    column_roles.check_default(
+        "label",
+        options.label,
+        _default("label", options),
+        table.columns,
+        f"{path} has no column",
+    )
+    roles = column_roles.from_flags(
+        options.label, options.client_column, options.features, options.categories
     )
     return *own_table.encode(table, roles), own_table.feature_names(table, roles)
 
 
-def _names(argument: str, options: CsvOptions) -> tuple[str, ...]:
-    """Returns columns' names: of a flag as in a CSV file's line, or of a list."""
-    value = getattr(options, argument) or ()
-    if isinstance(value, str):
-        try:
-            (value,) = csv.reader([value], skipinitialspace=True)
-        except csv.Error as error:
-            expected = "columns' names separated by commas"
-            raise HyperparameterError(argument, value, expected) from error
-    return own_table.names(argument, value)
-
-
-def _check_default(
-    argument: str, options: OwnOptions, there: Iterable[str], has_no: str
-) -> None:
-    """Raises `MissingHyperparameterError` if there is nothing of an option's default."""
-    default = getattr(attrs.fields(type(options)), argument).default
-    if getattr(options, argument) == default and default not in there:
-        raise MissingHyperparameterError(
-            argument,
-            f"{has_no} {messages.shown(default)}, the default; expected one of "
-            f"{own_table.listed(there)}",
-        )
+def _default(argument: str, options: OwnOptions) -> Any:
+    return getattr(attrs.fields(type(options)), argument).default
 
 
 def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
@@ -180,8 +160,9 @@ def _read_npz(path: pathlib.Path, options: NpzOptions) -> _Found:
         raise TaskError(f"{path} holds no arrays.")
     for argument, name in wanted.items():
         if name is not None:
-            _check_default(argument, options, there, f"{path} has no array")
-            _check_array(argument, name, found, f"{path}: {own_table.listed(there)}")
+            default = _default(argument, options)
+            column_roles.check_array(argument, name, default, there, path)
+            _refuse_objects(argument, name, found[name])
     features, labels, clients = (found.get(name) for name in wanted.values())
     return features, labels, clients, None
 
@@ -196,13 +177,9 @@ def _array(file: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
         raise
 
 
-def _check_array(
-    argument: str, name: str, found: Mapping[str, np.ndarray | None], there: str
-) -> None:
-    """Raises `HyperparameterError` if an archive lacks an array or it holds objects."""
-    if name not in found:
-        raise HyperparameterError(argument, name, f"an array of {there}")
-    if found[name] is None:
+def _refuse_objects(argument: str, name: str, found: np.ndarray | None) -> None:
+    """Raises `HyperparameterError` for an array of Python objects, None."""
+    if found is None:
         expected, remedy = "numbers or text", f"{name}.astype(str) or numbers"
         if argument == "features":
             expected, remedy = "numbers", f"{name}.astype(float)"

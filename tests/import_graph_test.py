@@ -91,6 +91,8 @@ def test_tasks_know_no_algorithm_and_no_run():
         allowed = {
             "autograph",
             "clients",
+            "column_roles",
+            "csv_files",
             "layers",
             "models",
             "hyperparameters",

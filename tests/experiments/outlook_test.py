@@ -212,7 +212,7 @@ def test_a_long_run_says_how_to_make_it_shorter(make_spec, seconds, expected):
         ),
     ],
 )
-def test_long_runs_say_how_to_make_them_shorter(
+def test_the_estimate_is_told_and_for_long_runs_what_shortens_them(
     make_spec, rounds, personalization, told
 ):
     estimated = outlook.Estimate(rounds=rounds, personalization=personalization)

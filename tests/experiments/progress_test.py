@@ -181,6 +181,8 @@ def test_what_remains_of_the_first_step_follows_from_what_was_expected(monkeypat
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     progress = Progress(3, done=1, stream=io.StringIO(), work=[5.0, 1.0, 3.0])
+    progress.expect(79.0)
+    assert progress.remaining_in_step is None
     progress.expect(80.0)
     now[0] += 5.0
     assert progress.remaining_in_step == 15.0

@@ -112,7 +112,7 @@ def _num_bytes(specs: Sequence[tf.TensorSpec]) -> int:
 def value_bytes(fragment: Fragment) -> int:
     """Returns the memory of what one client gives to and gets from a fragment.
 
-    Datasets and tensors of unknown shape are not counted.
+    Datasets are not counted; a tensor of unknown shape counts as one element.
     """
     values = [
         types.tensor_spec(port.type_signature)
@@ -187,7 +187,7 @@ class BatchedPass:
     def client_bytes(self) -> int:
         """Memory of one client's state or of its inputs and outputs, if that is more.
 
-        Tensors of unknown shape are not counted.
+        Datasets are not counted; a tensor of unknown shape counts as one element.
         """
         states = [
             spec

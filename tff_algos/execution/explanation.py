@@ -38,7 +38,7 @@ class PassReport:
       leaves: The names of the leaves of the clients' work.
       devices: Where clients ran.
       one_by_one: Why clients ran one by one; empty if they were vectorized.
-      client_bytes: Memory of a client's state or values, whichever is more; of its
+      client_bytes: Memory of a client's state or values, whichever is larger; of its
         values alone if its work was not split at its reductions.
       chunk_size: The number of clients per chunk; 0 if they ran one by one.
       seconds: How long it took, including tracing in the first call.

@@ -1,5 +1,6 @@
 """Decides whether a pass over the clients is streaming or vectorized."""
 
+import functools
 import time
 from collections.abc import Sequence
 
@@ -133,8 +134,6 @@ class PassRunner:
         result, one_by_one, chunk_size = self._run(inputs)
         made = self._vectorized.value_if_made
         client_bytes = None if made is None else made.client_bytes
-        if client_bytes is None:
-            client_bytes = batched_passes.value_bytes(self._pass.fragment)
         to_client = broadcasts.num_bytes(
             {port: inputs.server[port] for port in self._to_clients}
         )
@@ -144,7 +143,7 @@ class PassRunner:
             leaves=plan.leaf_names(self._pass.fragment),
             devices=self._resources.devices,
             one_by_one=one_by_one,
-            client_bytes=client_bytes,
+            client_bytes=self._value_bytes if client_bytes is None else client_bytes,
             chunk_size=chunk_size,
             seconds=time.perf_counter() - start,
             workers=self._resources.workers.describe(),
@@ -155,6 +154,10 @@ class PassRunner:
             reading_seconds=result.reading_seconds,
         )
         return result, report
+
+    @functools.cached_property
+    def _value_bytes(self) -> int:
+        return batched_passes.value_bytes(self._pass.fragment)
 
     def _advice(self, num_clients: int) -> str:
         """Says what is often faster if clients that run one by one occupy all CPUs."""
@@ -177,34 +180,41 @@ class PassRunner:
         if inputs.num_clients >= fewest:
             batched, obstacle = self._vectorized().batched, self._vectorized().obstacle
             if batched is not None:
+                on_gpu = self._resources.clients_on_gpu
+                limits = _GPU_LIMITS if on_gpu else _CPU_LIMITS
                 try:
-                    on_gpu = self._resources.clients_on_gpu
-                    limits = _GPU_LIMITS if on_gpu else _CPU_LIMITS
                     result = batched.run(inputs, workers, limits)
+                    self._failures = 0
                     return result, "", batched.chunk_size
                 except vectorization.NotVectorizableError as error:
                     _say(error, demanded)
                     obstacle = str(error)
                     self._give_up_vectorizing(obstacle, batched)
                 except tf.errors.OpError as error:
-                    # The streaming pass identifies the client that failed.
                     obstacle = messages.one_line(error)
-                    if not inputs.read_once.is_complete:
-                        self._give_up_vectorizing(obstacle, batched)
-                        raise RuntimeError(
-                            f"The clients' vectorized work failed ({obstacle}), "
-                            "and their data, which come from Python code, are too large "
-                            "to keep for another try: use batch_clients=False."
-                        ) from error
-                    logging.info("Clients run again one by one: %s", obstacle)
-                    result = self._streaming.run(inputs.to_read_again(), workers)
-                    # No client is at fault, but its shapes may be: a cohort that cannot be
-                    # stacked may be the only one. Work that fails twice will fail again.
-                    self._failures += 1
-                    if self._failures > 1:
-                        self._give_up_vectorizing(obstacle, batched)
-                    return result, obstacle, 0
+                    return self._run_again(inputs, batched, obstacle), obstacle, 0
         return self._streaming.run(inputs, workers), obstacle, 0
+
+    def _run_again(
+        self, inputs: PassInputs, batched: BatchedPass, obstacle: str
+    ) -> PassResult:
+        """Returns the results of clients one by one, after vectorized work has failed."""
+        if not inputs.read_once.is_complete:
+            self._give_up_vectorizing(obstacle, batched)
+            raise RuntimeError(
+                f"The clients' vectorized work failed ({obstacle}), and their data, which "
+                "come from Python code, are too large to keep for another try: use "
+                "batch_clients=False."
+            )
+        logging.info("Clients run again one by one: %s", obstacle)
+        # If a client is at fault, this raises an error that names it.
+        result = self._streaming.run(inputs.to_read_again(), self._resources.workers)
+        # Only this cohort may be one that cannot be stacked. After a second failure in a
+        # row, trying again would cost more than it is likely to save.
+        self._failures += 1
+        if self._failures > 1:
+            self._give_up_vectorizing(obstacle, batched)
+        return result
 
     def _give_up_vectorizing(self, obstacle: str, batched: BatchedPass) -> None:
         without = _Vectorization(None, obstacle, batched.client_bytes)

@@ -28,7 +28,7 @@ from absl import app, flags, logging
 
 import tff_algos
 from tff_algos import compat, messages
-from tff_algos.experiments import declarations, report, run_flags
+from tff_algos.experiments import declarations, own_columns, report, run_flags
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
@@ -137,7 +137,8 @@ def _answer() -> int:
     settings = run_flags.settings_of(FLAGS, what)
     declarations.check_own_data(what, FLAGS.task)
     # What data can tell, before TensorFlow is imported.
-    declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
+    resolved = declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
+    own_columns.check(what, FLAGS.task, resolved)
     return _run(settings)
 
 

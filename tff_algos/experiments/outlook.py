@@ -16,7 +16,7 @@ from tff_algos.experiments.progress import Progress
 from tff_algos.experiments.run_spec import RunSpec
 from tff_algos.experiments.stage import Stage
 
-# Seconds of training beyond which a run is told how to be shorter.
+# Seconds beyond which a run is told how to be shorter.
 _LONG = 300.0
 # Bytes of a server's state beyond which a run is told how to take less.
 _MUCH_MEMORY = 2**28
@@ -28,7 +28,12 @@ _MAX_COUNTED = 10
 
 @attrs.frozen
 class Estimate:
-    """Seconds that the rest of a run takes, without compilation and evaluation."""
+    """About how long the rest of a run takes, without compilation and evaluation.
+
+    Attributes:
+      rounds: Seconds of training.
+      personalization: Seconds of personalization; 0 without it.
+    """
 
     rounds: float
     personalization: float
@@ -42,7 +47,7 @@ def describe(spec: RunSpec, rounds_done: int, estimated: Estimate) -> str:
     Args:
       spec: The run.
       rounds_done: Rounds that an earlier run of the same folder completed.
-      estimated: How long they take.
+      estimated: What `estimate` returns.
     """
     parts = [
         _describe_stage(spec, stage, rounds, rounds_done if number == 0 else 0)
@@ -187,6 +192,8 @@ def estimate(
 
     @functools.cache
     def step_seconds(size: int) -> float:
+        if not len(x):
+            return 0.0
         return step_time.measure(spec.task.model, (x[:size], y[:size]))
 
     seconds = 0.0
@@ -195,8 +202,10 @@ def estimate(
         of_one = spec.gradients_per_batch * step_seconds(stage.batches.batch_size)
         seconds += left * of_one
     own_steps = _personalization_steps(spec, rounds_done, personalized)
-    own = own_steps and step_seconds(spec.options.personalization_batch_size)
-    return Estimate(rounds=seconds, personalization=own_steps * own)
+    own = 0.0
+    if own_steps:
+        own = own_steps * step_seconds(spec.options.personalization_batch_size)
+    return Estimate(rounds=seconds, personalization=own)
 
 
 def _describe_duration(spec: RunSpec, estimated: Estimate) -> str:

@@ -29,6 +29,8 @@ _BAR = "{{desc}} {{n_fmt}}/{{total_fmt}} |{{bar}}| {words}ETA {eta}"
 _BAR_AT_FIRST = "{n_fmt}/{total_fmt} |{bar}| {elapsed}, ETA {remaining}"
 # What leaves first, if the bar would have fewer columns than these.
 _DISPENSABLE = types.MappingProxyType({"rate": 10, "train": 2, "loss": 2})
+# Seconds that compilation may add to the first step.
+_COMPILATION = 20.0
 # Seconds into a step after which a log gets a sign of life; later ones double.
 _FIRST_SIGN = 10.0
 
@@ -121,9 +123,13 @@ class Progress:
         return left if left > 0 else None
 
     def expect(self, seconds: float) -> None:
-        """Sets about how long the remaining steps take, until the first has ended."""
+        """Sets about how long the remaining steps take, until the first has ended.
+
+        How long the first one takes is known only if it takes longer than compilation.
+        """
         share = self._work[self._done] / math.fsum(self._work[self._done :])
-        self._expected_end = time.monotonic() + share * seconds
+        if share * seconds >= _COMPILATION:
+            self._expected_end = time.monotonic() + share * seconds
 
     def note(self, line: str) -> None:
         """Prints a line above the bar."""

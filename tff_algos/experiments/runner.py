@@ -343,6 +343,8 @@ class _Training:
         estimated = outlook.estimate(
             spec, self.rounds_done, batches, self.evaluations.client_ids
         )
+        if self._stop.received is not None:
+            return
         described = outlook.describe(spec, self.rounds_done, estimated)
         print(described, file=sys.stderr, flush=True)
         with Progress(spec.total_rounds, self.rounds_done, work=batches) as progress:

@@ -22,7 +22,8 @@ def presets(tmp_path):
     (folder / "uga.flags").write_text(f"--algo=uga\n--flagfile={folder}/common.flags\n")
     (folder / "notes.txt").write_text("")
     (folder / "common.flags").write_text("--task=mnist\n")
-    (folder / "common_uga.flags").write_text("--algo=uga\n")
+    (folder / "common_0.1-mnist.flags").write_text("--algo=uga\n")
+    (tmp_path / "common_all.flags").write_text("--task=mnist\n")
     return folder
 
 
@@ -163,6 +164,12 @@ def test_what_rows_share_is_no_row_beside_an_algorithm(presets, monkeypatch):
         (["fedavgg"], [TASK], [], "--algo=fedavgg is unknown, did you mean fedavg"),
         (["{}/x*"], [], [], "/x. is not a flag file; .* has fedavg.flags, uga.flags"),
         (["{}/common.flags"], [], [], "/common.flags has what rows share; .* has fed"),
+        (
+            ["{}/../common_all.flags"],
+            [],
+            [],
+            "has what rows share; rows are in the fold",
+        ),
         (["{}/z/*"], [], [], "/z/. is not a flag file; there is no folder .*/z.$"),
         (["{}/run"], [TASK], [], "there is no .*/run; expected an algorithm, a flag"),
         (["nothing"], [TASK], [], r"--algo=nothing is unknown\. One of: centralized, "),

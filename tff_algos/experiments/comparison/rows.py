@@ -15,7 +15,7 @@ import attrs
 from absl import flags
 
 from tff_algos import messages, paths
-from tff_algos.experiments import declarations, files, run_flags
+from tff_algos.experiments import declarations, files, own_columns, run_flags
 from tff_algos.experiments.comparison import existing_runs
 from tff_algos.experiments.comparison.errors import ComparisonError, flag_error
 from tff_algos.experiments.declarations import Declarations
@@ -49,7 +49,7 @@ _OF_COHORTS = frozenset(
     }
 )
 # Beside the rows of a folder of presets, or above: what they share.
-_COMMON = re.compile(r"common(_\w+)?\.flags")
+_SHARED = re.compile(r"common(_.+)?\.flags")
 
 
 @attrs.frozen(kw_only=True)
@@ -255,10 +255,12 @@ def _named(contender: str, what: Declarations) -> Iterator[tuple[str, tuple[str,
     if not paths:
         folder = pathlib.Path(contender).parent
         names = [path.name for path in _flag_files(folder.glob("*.flags"))]
+        is_shared = pathlib.Path(contender).is_file()
         there = f"{folder} has {', '.join(names) or 'none'}"
         if not folder.is_dir():
             there = f"there is no folder {folder}"
-        is_shared = pathlib.Path(contender).is_file()
+        elif is_shared and not names:
+            there = f"rows are in the folders of {folder}"
         fault = "has what rows share" if is_shared else "is not a flag file"
         raise ComparisonError(f"{contender} {fault}; {there}.")
     for path in paths:
@@ -281,7 +283,7 @@ def _without_shared(contenders: Sequence[str]) -> list[str]:
 
 
 def _is_shared(path: pathlib.Path) -> bool:
-    return _COMMON.fullmatch(path.name) is not None
+    return _SHARED.fullmatch(path.name) is not None
 
 
 def matching(pattern: str) -> list[str]:
@@ -362,6 +364,7 @@ def _row(
     declarations.check_own_data(what, values.task)
     try:
         resolved = declarations.resolve_pair(what, algorithm.name, task.name, settings)
+        own_columns.check(what, values.task, resolved)
     except HyperparameterError as error:
         raise ComparisonError(f"{name}: --{error}") from error
     shown = [each for each in point if each.partition("=")[0] not in left_out]
