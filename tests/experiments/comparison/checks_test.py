@@ -55,7 +55,6 @@ def test_rows_that_can_run_pass_and_what_tasks_say_is_said_once(
             ["--clients_per_round=5"],
             "^fedavg: --clients_per_round=5 is more than the 4",
         ),
-        (["--label=nothing"], "^fedavg: .*nothing"),
         (["--runtime=ray", "--ray_workers=0"], "^fedavg: --ray_workers=0 is not valid"),
         (["--ray_workers=2"], "^fedavg: --ray_workers=2 cannot be used with --runtime"),
         (["--malicious_clients=z", "--attack=bias:1"], "^fedavg: --malicious_clients"),
