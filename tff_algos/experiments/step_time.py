@@ -1,6 +1,9 @@
 """How long a training step of a model takes."""
 
+import functools
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -22,26 +25,42 @@ def measure(model: tff.learning.models.FunctionalModel, batch: Examples) -> floa
       model: The model.
       batch: Features and labels.
     """
+    # Keras models that TFF converts work in graphs alone.
+    with tf.Graph().as_default():
+        # As constants, gradients would be folded.
+        variables = tf.nest.map_structure(tf.Variable, (model.initial_weights, batch))
+        weights, examples = tf.nest.map_structure(tf.identity, variables)
+        gradients = tf.function(functools.partial(_gradients, model))(weights, examples)
+        # Without a use of the values, TensorFlow would prune the work.
+        used = [tf.reshape(tf.convert_to_tensor(each), [-1])[:1] for each in gradients]
+        with tf.compat.v1.Session(config=_config()) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            return _least_seconds(session.make_callable(used))
 
-    @tf.function
-    def step(initial, batch):
-        local = local_model.create(model)
-        weights = local_model.flatten(tff.learning.models.ModelWeights(*initial))
-        return local.loss_gradients(weights, local.initial_metrics(), batch).gradients
 
-    inputs = tf.nest.map_structure(tf.constant, (model.initial_weights, batch))
-    _values(step(*inputs))  # Traces it.
+def _gradients(
+    model: tff.learning.models.FunctionalModel, initial: Any, batch: Examples
+) -> local_model.Tensors:
+    local = local_model.create(model)
+    weights = local_model.flatten(tff.learning.models.ModelWeights(*initial))
+    return local.loss_gradients(weights, local.initial_metrics(), batch).gradients
+
+
+def _config() -> tf.compat.v1.ConfigProto:
+    """Returns options as eager TensorFlow has them in this process."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads, allow_soft_placement=True
+    )
+
+
+def _least_seconds(step: Callable[[], Any]) -> float:
+    step()  # Compiles it.
     seconds = []
     for _ in range(_NUM_STEPS):
         start = time.perf_counter()
-        _values(step(*inputs))
+        step()
         seconds.append(time.perf_counter() - start)
         if seconds[0] > _LONG:
             break
     return min(seconds)
-
-
-def _values(gradients: local_model.Tensors) -> None:
-    """Waits until all are computed."""
-    for gradient in gradients:
-        tf.convert_to_tensor(gradient).numpy()
