@@ -9,6 +9,7 @@ Labels may be words or whole numbers; features are numbers. Without ids, example
 divided by a partition.
 """
 
+import collections
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args
@@ -144,8 +145,9 @@ def from_data_frame(
         expected = "a pandas data frame, or arrays by column; from_arrays takes arrays"
         raise HyperparameterError("frame", frame, expected)
     keys = list(frame.columns if hasattr(frame, "columns") else frame)
-    if len(set(map(str, keys))) < len(keys):
-        repeated = next(key for key in keys if list(map(str, keys)).count(str(key)) > 1)
+    counts = collections.Counter(map(str, keys))
+    if len(counts) < len(keys):
+        repeated = next(key for key in keys if counts[str(key)] > 1)
         raise TaskError(f"{name} has two columns {messages.shown(str(repeated))}.")
     roles = Roles(
         label=str(label),
@@ -153,7 +155,7 @@ def from_data_frame(
         features=None if features is None else column_roles.names("features", features),
         categories=column_roles.names("categories", categories),
     )
-    used = [roles.label, roles.client_column, *(roles.features or map(str, keys))]
+    used = {roles.label, roles.client_column, *(roles.features or map(str, keys))}
     for key in keys:
         if str(key) in used:
             what = f"values of column {messages.shown(str(key))}"

@@ -1,5 +1,6 @@
 """Turns the columns of a table into features, labels and clients."""
 
+import collections
 import datetime
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,8 @@ def read_csv(path: pathlib.Path) -> Table:
     except csv_files.CsvError as error:
         raise TaskError(str(error)) from error
     header, *cells = rows
-    repeated = [name for name in header if header.count(name) > 1]
+    counts = collections.Counter(header)
+    repeated = [name for name in header if counts[name] > 1]
     if repeated:
         raise TaskError(
             f"{path} has two columns {messages.shown(repeated[0])}; its first line must "

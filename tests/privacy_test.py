@@ -112,3 +112,16 @@ def test_a_delta_that_is_no_probability_is_refused(delta):
 def test_an_epsilon_out_of_reach_is_refused_by_name(target):
     with pytest.raises(ValueError, match="target_epsilon=.*: expected"):
         privacy.noise_multiplier_for(target, 1e-5, 100, **ROUNDS)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize("num_rounds", [1, 7, 1000])
+def test_it_is_the_accountants(sampling, num_rounds):
+    """Whose curve of one round is kept, and multiplied."""
+    rounds = NoisyRounds(noise_multiplier=1.5, **ROUNDS, sampling=sampling)
+    found = []
+    for event in rounds._events():
+        accountant = rounds._accountant()
+        accountant.compose(event, num_rounds)
+        found.append(accountant.get_epsilon(1e-5))
+    assert rounds.epsilon(num_rounds, 1e-5) == pytest.approx(min(found), rel=1e-12)

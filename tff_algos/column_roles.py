@@ -1,5 +1,6 @@
 """Which columns of a table, or arrays of an archive, are labels, clients and features."""
 
+import collections
 import csv
 import pathlib
 from collections.abc import Collection, Iterable
@@ -87,6 +88,9 @@ def chosen(roles: Roles, columns: Collection[str], table: str) -> list[str]:
     Raises:
       HyperparameterError: If a column is not there, or is two things.
     """
+    columns = dict.fromkeys(
+        columns
+    )  # There may be thousands, of which each is asked for.
     others = [c for c in columns if c not in (roles.label, roles.client_column)]
     of_features = others if roles.features is None else list(roles.features)
     asked = [("label", roles.label), ("client_column", roles.client_column)]
@@ -99,11 +103,12 @@ def chosen(roles: Roles, columns: Collection[str], table: str) -> list[str]:
         ("features", of_features, others),
         ("categories", roles.categories, of_features),
     ):
+        there, counts = set(valid), collections.Counter(used)
         for column in used:
-            if column not in valid:
+            if column not in there:
                 expected = f"columns out of {listed(valid)}"
                 raise HyperparameterError(argument, column, expected)
-            if list(used).count(column) > 1:
+            if counts[column] > 1:
                 raise HyperparameterError(argument, column, "each column once")
     if roles.client_column == roles.label:
         expected = "another column than the label's"

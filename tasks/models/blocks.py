@@ -26,10 +26,12 @@ MAX_POOL = layer(layers.max_pool2d)
 RELU = layer(tf.nn.relu)
 
 
-def dense(rng: np.random.Generator, size_in: int, size_out: int) -> Block:
-    """Returns `[n, size_in] -> [n, size_out]`, with a bias."""
-    kernel = initializers.glorot_uniform(rng, size_in, size_out)
-    return layer(layers.dense, kernel, initializers.zeros(size_out))
+def dense(
+    rng: np.random.Generator, size_in: int, size_out: int, dtype: type = np.float32
+) -> Block:
+    """Returns `[n, size_in] -> [n, size_out]`, with a bias; weights have the dtype."""
+    kernel = initializers.glorot_uniform(rng, size_in, size_out).astype(dtype)
+    return layer(layers.dense, kernel, initializers.zeros(size_out).astype(dtype))
 
 
 def conv2d(

@@ -29,24 +29,29 @@ def with_projection_head(model: ModelOrFn, seed: int) -> BlockModel:
       HyperparameterError: If the features are not vectors.
     """
     model = require_blocks(model).with_classifier_apart()
-    size = _features_size(model)
+    features = _features(model)
+    size, dtype = features.shape[1], features.dtype.as_numpy_dtype
     # Another seed than the model's, which would draw the same numbers.
     rng = np.random.default_rng(derive_seed(seed, "projection head"))
-    head = chain(dense(rng, size, size), RELU, dense(rng, size, size))
+    head = chain(dense(rng, size, size, dtype), RELU, dense(rng, size, size, dtype))
     return model.with_block(model.num_blocks - 1, head)
 
 
-def _features_size(model: BlockModel) -> int:
+def _features(model: BlockModel) -> tf.TensorSpec:
     @tf.function
     def features(x):
         last = model.num_blocks - 1
         return model.apply_blocks(model.initial_weights, x, EVALUATION, 0, last).output
 
-    shape = features.get_concrete_function(model.input_spec[0]).output_shapes
-    if shape.rank != 2:
+    # Keras models that TFF converts work in graphs alone.
+    with tf.Graph().as_default():
+        traced = features.get_concrete_function(model.input_spec[0])
+    found = tf.TensorSpec.from_tensor(traced.outputs[0])
+    if found.shape.rank != 2:
         raise HyperparameterError(
             "projection_head",
             True,
-            f"False for a model with features of shape {shape}, which are not vectors",
+            f"False for a model with features of shape {found.shape}, which are not "
+            "vectors",
         )
-    return shape[1]
+    return found

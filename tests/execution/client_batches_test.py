@@ -90,3 +90,14 @@ def test_a_cache_does_not_outlive_its_owner():
     gc.collect()
     assert kept() is None
     del dataset
+
+
+def test_data_sets_of_a_thousand_parts_are_looked_through():
+    parts = [tf.data.Dataset.range(2) for _ in range(1200)]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.concatenate(part)
+    assert client_batches.is_repeatable(whole)
+    assert not client_batches.may_be_spent(whole)
+    shuffled = whole.shuffle(2)
+    assert not client_batches.is_repeatable(shuffled)

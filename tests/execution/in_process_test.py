@@ -196,6 +196,22 @@ def test_functional_arguments_are_compiled_once_each(compiled):
     assert len(compiled) == 2
 
 
+def test_what_is_described_is_the_latest_call_whatever_the_functional_arguments():
+    number = tff.TensorType(np.float32)
+
+    @tff.federated_computation(tff.FunctionType(number, number), number)
+    def apply(function, x):
+        return function(x)
+
+    twice = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+    halved = tff.tensorflow.computation(lambda x: x / 2, np.float32)
+    with execution.in_process_context() as context:
+        for calls, function in enumerate([twice, halved, twice, twice], start=1):
+            apply(function, 1.0)
+            own_calls = calls - 1 if function is twice and calls > 1 else 1
+            assert context.describe(apply).startswith(f"call {own_calls}: ")
+
+
 def test_a_computation_asked_for_by_many_threads_is_compiled_once(compiled):
     context = execution.InProcessContext()
     with futures.ThreadPoolExecutor(8) as threads:

@@ -100,3 +100,10 @@ def test_files_are_in_utf_8_whatever_the_locale(tmp_path):
         check=True,
     )
     assert (tmp_path / "clients.csv").read_bytes().decode() == "東京"
+
+
+def test_long_names_are_cut_off_and_still_differ():
+    assert files.short_name("comparison-csv:a/b.csv") == "comparison-csv_a_b.csv"
+    names = [files.short_name("ü" * 300 + end) for end in "ab"]
+    assert len(set(names)) == 2
+    assert all(len(name.encode()) < 255 and name.startswith("üü") for name in names)

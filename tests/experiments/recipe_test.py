@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import tf_keras
 
+import tasks
 from tff_algos.clients.batching import batch_examples
 from tff_algos.experiments import catalog
+from tff_algos.experiments.recipe import has_statistics
 from tff_algos.hyperparameters import HyperparameterError
 
 
@@ -87,3 +90,17 @@ def test_a_builders_weighting_is_the_flags_default():
 def test_settings_that_do_not_go_together_are_refused(name, chosen, message):
     with pytest.raises(HyperparameterError, match=message):
         catalog.get(name).resolve("emnist", {}, chosen)
+
+
+def test_frozen_weights_are_no_statistics_to_which_privacy_adds_no_noise():
+    """Batch normalization's moving statistics are, and are refused with `dp`."""
+    frozen = tf_keras.layers.Dense(3, trainable=False, input_shape=[2])
+    model = tf_keras.Sequential([frozen, tf_keras.layers.Dense(2)])
+    task = tasks.from_arrays(
+        np.ones([16, 2]), np.arange(16) % 2, np.arange(16) % 2, model=model
+    )
+    assert len(task.model.initial_weights[1]) == 2
+    assert not has_statistics(task.model)
+    assert has_statistics(
+        tasks.load_task("mnist", data="generated", model="tiny_nn").model
+    )

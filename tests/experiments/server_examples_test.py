@@ -67,7 +67,12 @@ def test_the_overlap_is_the_share_from_clients_that_train(overlap):
     assert outside <= rows_of(TASK.eval_client_ids)
 
 
-def test_large_populations_are_represented_by_200_clients():
+@pytest.mark.parametrize(
+    ("fraction", "num_clients"), [(0.01, 200), (0.15, 300), (0.8, 1000)]
+)
+def test_large_populations_are_represented_by_200_clients_or_as_many_as_it_takes(
+    fraction, num_clients
+):
     asked = set()
 
     def examples(client_id, split):
@@ -77,9 +82,10 @@ def test_large_populations_are_represented_by_200_clients():
     many = attrs.evolve(
         TASK, train_client_ids=tuple(map(str, range(1000))), examples=examples
     )
-    drawn = server_examples.draw(many, 0.01, "meta")
-    assert len(drawn[0]) == round(0.01 * 1000 * len(TASK.examples("1", "train")[0]))
-    assert len(asked) == 200
+    drawn = server_examples.draw(many, fraction, "meta")
+    size = len(TASK.examples("1", "train")[0])
+    assert len(drawn[0]) == round(fraction * 1000 * size)
+    assert len(asked) == num_clients
 
 
 def test_overlap_below_one_needs_clients_that_do_not_train():

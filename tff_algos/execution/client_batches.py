@@ -186,11 +186,11 @@ def _of_tensors(dataset: tf.data.Dataset) -> bool:
 
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """Returns whether every iteration is known to yield the same elements."""
-    if type(dataset).__name__ not in _REPEATABLE:
-        return False
-    if any(_reads_elsewhere(each.function) for each in dataset._functions()):
-        return False
-    return all(is_repeatable(source) for source in dataset._inputs())
+    return all(
+        type(source).__name__ in _REPEATABLE
+        and not any(_reads_elsewhere(each.function) for each in source._functions())
+        for source in _sources([dataset])
+    )
 
 
 def _reads_elsewhere(function: tf.types.experimental.ConcreteFunction) -> bool:
@@ -217,8 +217,10 @@ def may_be_spent(dataset: tf.data.Dataset | tf.Tensor) -> bool:
     """
     if not isinstance(dataset, tf.data.Dataset):
         return False
-    return any(_calls(each.function, _OF_PYTHON) for each in dataset._functions()) or (
-        any(may_be_spent(source) for source in dataset._inputs())
+    return any(
+        _calls(each.function, _OF_PYTHON)
+        for source in _sources([dataset])
+        for each in source._functions()
     )
 
 

@@ -340,7 +340,7 @@ class _ProgramCache:
         key = tuple(map(id, computations))
         # Concurrent requests wait for a program that is being built.
         with self._lock:
-            known = self._by_object.get(key)
+            known = self._by_object.pop(key, None)
             if known is None or not known.is_of(computations):
                 program = self._get_by_value(comp, functions)
                 # The callbacks must not reference this cache, which may be freed first.
@@ -348,9 +348,10 @@ class _ProgramCache:
                 references = [
                     weakref.ref(each, lambda _: forget()) for each in computations
                 ]
-                known = self._by_object[key] = _Known(
+                known = _Known(
                     references, program, types.containers(comp.type_signature.result)
                 )
+            self._by_object[key] = known  # As the last one, which `latest` finds.
             return known
 
     def latest(self, comp: Any) -> Program | None:

@@ -10,6 +10,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, BinaryIO, TextIO
 
@@ -20,10 +21,21 @@ CONFIG_FILE = "config.json"
 # In it, the fingerprint of the task's data.
 FINGERPRINT = "data_fingerprint"
 
+_MAX_NAME_BYTES = 200
+
 
 def safe_name(text: str) -> str:
     """Returns a text as the name of one file or folder."""
     return re.sub(r"[^\w.,=+-]", "_", text)
+
+
+def short_name(text: str) -> str:
+    """Returns `safe_name(text)`; of a long text its beginning and a checksum."""
+    name = safe_name(text)
+    if len(name.encode()) <= _MAX_NAME_BYTES:
+        return name
+    start = name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
+    return f"{start}-{zlib.crc32(text.encode()):08x}"
 
 
 def temporary_path(path: pathlib.Path) -> pathlib.Path:

@@ -1,5 +1,6 @@
 """Shows the progress of a run."""
 
+import itertools
 import math
 import os
 import sys
@@ -63,6 +64,8 @@ class Progress:
         self._stream = stream or sys.stderr
         self._total, self._done, self._first = total, done, done
         self._work = [1.0] * total if work is None else work
+        # Up to each step.
+        self._work_until = list(itertools.accumulate(self._work, initial=0.0))
         self._unit = unit
         self._start = self._step_start = time.monotonic()
         self._step_seconds: float | None = None
@@ -108,8 +111,12 @@ class Progress:
         if self._done == self._first:
             return None
         elapsed = self._step_start - self._start
-        work_done = math.fsum(self._work[self._first : self._done])
-        return math.fsum(self._work[self._done :]) * elapsed / work_done
+        work_done = self._work_until[self._done] - self._work_until[self._first]
+        return self._work_left * elapsed / work_done
+
+    @property
+    def _work_left(self) -> float:
+        return self._work_until[-1] - self._work_until[self._done]
 
     @property
     def remaining_in_step(self) -> float | None:
@@ -127,7 +134,7 @@ class Progress:
 
         How long the first one takes is known only if it takes longer than compilation.
         """
-        share = self._work[self._done] / math.fsum(self._work[self._done :])
+        share = self._work[self._done] / self._work_left
         if share * seconds >= _COMPILATION:
             self._expected_end = time.monotonic() + share * seconds
 

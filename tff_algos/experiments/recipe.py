@@ -384,4 +384,4 @@ class Recipe:
 
 def has_statistics(model: ModelOrFn) -> bool:
     """Returns whether clients report the model's moving statistics."""
-    return isinstance(model, BlockModel) and bool(model.initial_weights[1])
+    return isinstance(model, BlockModel) and any(model.statistics)

@@ -1,5 +1,6 @@
 """The server's own examples, drawn from the task's clients."""
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -9,16 +10,17 @@ from tasks.task import Task
 from tff_algos.clients.batching import Examples, derive_seed
 from tff_algos.hyperparameters import HyperparameterError
 
-# From a larger population, this many clients are used to represent all.
-_MAX_CLIENTS = 200
+# From a larger population, this many clients represent all, unless they have too few
+# examples: about so many times those that are drawn.
+_MAX_CLIENTS, _SPARE = 200, 2.0
 
 
 def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Examples:
     """Draws training examples, uniformly and without replacement.
 
     The result is a function of the task's seed and the arguments. If there are more
-    than 200 clients, the examples come from 200 of them, and their number is scaled to
-    all.
+    than 200 clients, the examples come from 200 of them, or from twice the share of
+    clients that is asked for if that is more, and their number is scaled to all.
 
     Args:
       task: The task whose clients the examples come from.
@@ -36,7 +38,7 @@ def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Exa
     rng = np.random.default_rng(derive_seed(task.seed, "server examples", purpose))
     training = set(task.train_client_ids)
     others = [c for c in task.eval_client_ids if c not in training]
-    inside = _Pool.of(task, task.train_client_ids, rng)
+    inside = _Pool.of(task, task.train_client_ids, fraction * overlap, rng)
     total = max(1, round(fraction * inside.scale * inside.size))
     num_outside = round((1 - overlap) * total)
     if total - num_outside > inside.size:
@@ -49,7 +51,8 @@ def draw(task: Task, fraction: float, purpose: str, overlap: float = 1.0) -> Exa
                 overlap,
                 "1, since every client of the task that evaluates also trains",
             )
-        outside = _Pool.of(task, others, rng)
+        share = fraction * (1 - overlap) * len(training) / len(others)
+        outside = _Pool.of(task, others, share, rng)
         if num_outside > outside.size:
             raise _too_many(purpose, fraction, outside.size)
         chosen.append(outside.choose(task, num_outside, rng))
@@ -72,10 +75,15 @@ class _Pool:
 
     @classmethod
     def of(
-        cls, task: Task, client_ids: Sequence[str], rng: np.random.Generator
+        cls,
+        task: Task,
+        client_ids: Sequence[str],
+        share: float,
+        rng: np.random.Generator,
     ) -> "_Pool":
-        """Returns the pool of some of these clients."""
-        count = min(len(client_ids), _MAX_CLIENTS)
+        """Returns the pool of some of these clients, of whose examples a share is drawn."""
+        enough = max(_MAX_CLIENTS, math.ceil(_SPARE * share * len(client_ids)))
+        count = min(len(client_ids), enough)
         taken = sorted(rng.choice(len(client_ids), count, replace=False))
         chosen = [client_ids[index] for index in taken]
         sizes = [len(task.examples(each, "train")[0]) for each in chosen]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
 
 from tff_algos.clients.batching import Examples
 from tff_algos.models import local_model
@@ -28,14 +29,21 @@ def measure(model: tff.learning.models.FunctionalModel, batch: Examples) -> floa
     # Keras models that TFF converts work in graphs alone.
     with tf.Graph().as_default():
         # As constants, gradients would be folded.
-        variables = tf.nest.map_structure(tf.Variable, (model.initial_weights, batch))
-        weights, examples = tf.nest.map_structure(tf.identity, variables)
+        weights = tf.nest.map_structure(
+            lambda value: tf.identity(tf.Variable(value)), model.initial_weights
+        )
+        examples = tf.nest.map_structure(
+            lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), batch
+        )
         gradients = tf.function(functools.partial(_gradients, model))(weights, examples)
         # Without a use of the values, TensorFlow would prune the work.
         used = [tf.reshape(tf.convert_to_tensor(each), [-1])[:1] for each in gradients]
-        with tf.compat.v1.Session(config=_config()) as session:
+        # With the threads and the GPUs that this process has chosen.
+        config = eager_context.context().config
+        with tf.compat.v1.Session(config=config) as session:
             session.run(tf.compat.v1.global_variables_initializer())
-            return _least_seconds(session.make_callable(used))
+            step = session.make_callable(used, tf.nest.flatten(examples))
+            return _least_seconds(lambda: step(*tf.nest.flatten(batch)))
 
 
 def _gradients(
@@ -44,14 +52,6 @@ def _gradients(
     local = local_model.create(model)
     weights = local_model.flatten(tff.learning.models.ModelWeights(*initial))
     return local.loss_gradients(weights, local.initial_metrics(), batch).gradients
-
-
-def _config() -> tf.compat.v1.ConfigProto:
-    """Returns options as eager TensorFlow has them in this process."""
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads, allow_soft_placement=True
-    )
 
 
 def _least_seconds(step: Callable[[], Any]) -> float:

@@ -93,6 +93,9 @@ def build_gradient_memory_finalizer(
     to m whose inner product with every row is at least rho * ||m|| * ||row||; the
     optimizer applies the corrected m; all rows are multiplied by beta_2.
 
+    Rows that have decayed to less than 1e-12 of the longest are left out, with a
+    `memory_decay` of 0.5 those of clients that have been absent for 40 rounds.
+
     A round whose result is not finite is rejected and changes nothing. A round with a
     `client_index` outside [0, N) fails.
 

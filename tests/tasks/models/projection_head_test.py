@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
+import tf_keras
 
+import tasks
 from tasks.models import cifar, classifier
 from tasks.models.blocks import FLATTEN, dense
 from tasks.models.normalized import build_lenet, build_tiny_nn, build_vgg11
@@ -82,3 +85,25 @@ def test_features_must_be_vectors():
     model = classifier.build([chain(FLATTEN, dense(rng, 16, 2))], (4, 4, 1))
     with pytest.raises(HyperparameterError, match="projection_head=True.*not vectors"):
         with_projection_head(model, seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_chain_of_keras_layers_gets_one_of_its_dtype(dtype):
+    layers = [
+        tf_keras.layers.Dense(5, dtype=dtype),
+        tf_keras.layers.Dense(2, dtype=dtype),
+    ]
+    plain = tf_keras.Sequential([tf_keras.layers.Input([3], dtype=dtype), *layers])
+    task = tasks.from_arrays(
+        np.ones([8, 3]), np.arange(8) % 2, np.arange(8) % 2, model=plain
+    )
+    model = with_projection_head(task.model, seed=0)
+    *_, kernel, bias, _, _ = model.initial_weights[0]
+    assert (kernel.shape, bias.shape) == ((5, 5), (5,))
+    assert kernel.dtype == bias.dtype == dtype
+
+    @tff.tensorflow.computation
+    def predict():
+        return model.predict_on_batch(model.initial_weights, tf.ones([4, 3], dtype))
+
+    assert predict().shape == (4, 2)

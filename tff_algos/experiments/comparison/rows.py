@@ -187,7 +187,7 @@ def default_folder(
         others += sorted(contenders)
     if others:
         words.append(f"{zlib.crc32(' '.join(others).encode()):08x}")
-    return pathlib.Path("runs") / files.safe_name("-".join(["comparison", *words]))
+    return pathlib.Path("runs") / files.short_name("-".join(["comparison", *words]))
 
 
 def folder_of(

@@ -23,7 +23,6 @@ from tff_algos.experiments.comparison.rows import Row
 
 _NUM_LOG_LINES = 10
 LOG_FILE = "log.txt"
-_MAX_NAME_BYTES = 200
 
 # The results of every row's runs; None for one that failed.
 Outcomes = Mapping[Row, Sequence[Results | None]]
@@ -86,6 +85,12 @@ def _identity(done: pathlib.Path) -> str:
     return text if first_comment(done) is None else text.partition("\n")[2]
 
 
+def _task_of(row: Row) -> str:
+    """Returns the value of a row's `--task`; "" if it has none."""
+    task = next((each for each in row.arguments if each.startswith("--task=")), "")
+    return task.removeprefix("--task=")
+
+
 def _data_version(row: Row) -> str:
     """Returns a comment that differs if the user's own data do; "" for other tasks.
 
@@ -94,8 +99,7 @@ def _data_version(row: Row) -> str:
     Raises:
       ComparisonError: If they cannot be read.
     """
-    task = next((each for each in row.arguments if each.startswith("--task=")), "")
-    _, _, name = task.removeprefix("--task=").partition(":")
+    _, _, name = _task_of(row).partition(":")
     path = pathlib.Path(os.path.expanduser(name))
     try:
         if name and path.is_file():
@@ -161,11 +165,8 @@ def _task_flags(row: Row) -> tuple[str, ...]:
 
 def _folder_name(row: Row, seed: int, versions: Mapping[str, str]) -> str:
     """Returns the name of a run's folder, of at most 255 bytes."""
-    name = files.safe_name(row.label.replace(" ", "+"))
-    if len(name.encode()) > _MAX_NAME_BYTES:
-        # A value may be a list of columns.
-        start = name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
-        name = f"{start}-{zlib.crc32(row.label.encode()):08x}"
+    # A value may be a list of columns.
+    name = files.short_name(row.label.replace(" ", "+"))
     used = (versions.get(each.removeprefix("--algo=")) for each in row.arguments)
     return "-".join([name, *filter(None, used)]) + f"+seed={seed}"
 
@@ -189,9 +190,12 @@ def make_runs(
     """
     runs = []
     loaded = f"# data {fingerprint}" if fingerprint else ""
-    # A task entry may read a file, which its name tells.
+    # A task entry may read a file, which its name tells; read once for all rows.
+    of_task = {_task_of(row): row for row in rows}
+    versions_of_files = {task: _data_version(row) for task, row in of_task.items()}
     data_versions = {
-        row: " ".join(filter(None, (loaded, _data_version(row)))) for row in rows
+        row: " ".join(filter(None, (loaded, versions_of_files[_task_of(row)])))
+        for row in rows
     }
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
