@@ -178,7 +178,7 @@ def _array(file: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
 
 
 def _refuse_objects(argument: str, name: str, found: np.ndarray | None) -> None:
-    """Raises `HyperparameterError` for an array of Python objects, None."""
+    """Raises `HyperparameterError` for None, which stands for an array of objects."""
     if found is None:
         expected, remedy = "numbers or text", f"{name}.astype(str) or numbers"
         if argument == "features":

@@ -88,9 +88,8 @@ def chosen(roles: Roles, columns: Collection[str], table: str) -> list[str]:
     Raises:
       HyperparameterError: If a column is not there, or is two things.
     """
-    columns = dict.fromkeys(
-        columns
-    )  # There may be thousands, of which each is asked for.
+    # A table may have thousands of columns, and each is looked up.
+    columns = dict.fromkeys(columns)
     others = [c for c in columns if c not in (roles.label, roles.client_column)]
     of_features = others if roles.features is None else list(roles.features)
     asked = [("label", roles.label), ("client_column", roles.client_column)]

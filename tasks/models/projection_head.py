@@ -43,7 +43,7 @@ def _features(model: BlockModel) -> tf.TensorSpec:
         last = model.num_blocks - 1
         return model.apply_blocks(model.initial_weights, x, EVALUATION, 0, last).output
 
-    # Keras models that TFF converts work in graphs alone.
+    # Keras models that TFF has converted work only in graphs.
     with tf.Graph().as_default():
         traced = features.get_concrete_function(model.input_spec[0])
     found = tf.TensorSpec.from_tensor(traced.outputs[0])

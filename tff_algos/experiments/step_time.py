@@ -26,9 +26,9 @@ def measure(model: tff.learning.models.FunctionalModel, batch: Examples) -> floa
       model: The model.
       batch: Features and labels.
     """
-    # Keras models that TFF converts work in graphs alone.
+    # Keras models that TFF has converted work only in graphs.
     with tf.Graph().as_default():
-        # As constants, gradients would be folded.
+        # Constants would be folded into the gradients.
         weights = tf.nest.map_structure(
             lambda value: tf.identity(tf.Variable(value)), model.initial_weights
         )
