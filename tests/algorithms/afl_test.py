@@ -274,6 +274,28 @@ def test_afls_state_holds_the_weights_of_all_clients():
     metrics = built("afl").next.type_signature.result.metrics.member
     assert metrics.client_work.lambda_min.dtype == np.float32
     assert metrics.client_work.lambda_max.dtype == np.float32
+    assert metrics.client_work.total_weight.dtype == np.float32
+
+
+def test_a_round_of_clients_that_weigh_nothing_changes_nothing():
+    """A large rate leaves all weight of a cohort with its worst client."""
+    process = fair_processes.process("afl", mixture_learning_rate=10.0)
+    _, first = problems.run(process, numbered(one_step_each()))
+    worst = int(np.argmax(first.state.client_work.mixture))
+    others = [number for number in range(4) if number != worst]
+    chosen = [fair_processes.CLIENTS[number] for number in others]
+    output = process.next(first.state, numbered(one_step_each(chosen), others))
+    measured = output.metrics
+    assert first.metrics["client_work"]["total_weight"] == pytest.approx(4 / 7)
+    assert measured["client_work"]["total_weight"] == 0
+    assert measured["finalizer"]["num_rejected_rounds"] == 1
+    np.testing.assert_array_equal(
+        problems.vector_of(process, output.state),
+        problems.vector_of(process, first.state),
+    )
+    np.testing.assert_array_equal(
+        output.state.client_work.mixture, first.state.client_work.mixture
+    )
 
 
 @pytest.mark.parametrize("number", [-1, 3])

@@ -1,12 +1,9 @@
 """What a file does not have is said before TensorFlow is imported."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from tests.testing.command_line import ROOT
+from tests.testing.command_line import run_and_look_for_tensorflow
 from tff_algos.experiments import declarations, own_columns
 from tff_algos.hyperparameters import HyperparameterError
 
@@ -88,19 +85,7 @@ def test_a_mistyped_column_is_told_without_tensorflow(folder, compare):
     """A second run with the right name is seconds away, not the import of TensorFlow."""
     words = ["compare", "fedavg"] if compare else ["--algo=fedavg"]
     words += [f"--task=csv:{folder}/people.csv", "--label=il"]
-    code = (
-        "import sys; from tff_algos.experiments import cli\n"
-        f"sys.argv = ['main.py', *{words!r}]\n"
-        "try: cli.main()\n"
-        "finally: print('tensorflow' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "--label='il' is not valid: expected a column of " in done.stderr
-    assert done.stdout == "False\n"
+    finished, has_imported = run_and_look_for_tensorflow(*words)
+    assert finished.status == 2, finished.err
+    assert "--label='il' is not valid: expected a column of " in finished.err
+    assert not has_imported

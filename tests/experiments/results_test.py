@@ -22,6 +22,7 @@ COUNTS = {"num_non_finite_clients": 0, "num_rejected_rounds": 0}
 GOOD = COUNTS | {"train/num_examples": 30}
 SILENT = COUNTS | {"train/num_examples": 0, "num_rejected_rounds": 1}
 NON_FINITE = SILENT | {"num_non_finite_clients": 3}
+WEIGHTLESS = GOOD | {"num_rejected_rounds": 1, "total_weight": 0.0}
 OVERFLOWED = GOOD | {"num_rejected_rounds": 1}
 EXCLUDED_LATER = GOOD | {"aggregator/inner/num_non_finite_clients": 2}
 NOT_FINITE = "client updates were not finite (the client learning rate may be too high"
@@ -112,6 +113,12 @@ def describe(*rows, dropout=0.0, attacked=False):
             {},
             "1 of 2 rounds rejected",
             "no client reported in 1 round (they may have no training examples)",
+        ),
+        (
+            (WEIGHTLESS, GOOD),
+            {},
+            "1 of 2 rounds rejected",
+            "all that reported weighed zero in 1 round (--clients_per_round may be low)",
         ),
         (
             (GOOD, OVERFLOWED),

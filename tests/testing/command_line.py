@@ -111,3 +111,21 @@ def run_program(*arguments: str, timeout: float = 300, **kwargs) -> Finished:
     process = start(*arguments, **kwargs)
     out, err = process.communicate(timeout=timeout)
     return Finished(process.returncode, out, err)
+
+
+def run_and_look_for_tensorflow(*arguments: str) -> tuple[Finished, bool]:
+    """Runs main.py to its end, and tells whether it imported TensorFlow."""
+    code = (
+        "import sys; from tff_algos.experiments import cli\n"
+        "try: cli.main()\n"
+        "finally: print('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    *out, last = done.stdout.splitlines()
+    return Finished(done.returncode, "\n".join(out), done.stderr), last == "True"

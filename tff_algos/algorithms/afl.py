@@ -16,7 +16,9 @@ epochs, as in Hu et al., arXiv 2006.11489.
 Clients whose report is missing (not in the cohort, dropped out, or excluded because
 something in it is not finite) keep their lambda. The lambdas of the others move within
 the mass that they had together: they are projected on the simplex of that sum. The model
-delta is then the mean of those that report, weighted by lambda.
+delta is then the mean of those that report, weighted by lambda. If all of
+these lambdas are zero, the round changes nothing and counts as rejected. That becomes
+common as the mass gathers with a few clients: cohorts of AFL should be most of N.
 
 Reduces to: with gamma_lambda = 0, and while all losses are equal, the last model is that
 of FedAvg with uniform weights.

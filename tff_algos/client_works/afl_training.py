@@ -115,10 +115,11 @@ def build_agnostic_training_client_work(
       A process whose `next` maps `<AgnosticState@SERVER, {ModelWeights}@CLIENTS,
       {<examples=B*, client_index=int32*>}@CLIENTS>` to client results of type
       `<update=trainable weights, update_weight=float32>@CLIENTS` and the measurements
-      of `build_local_training_client_work`, plus `lambda_min`, `lambda_max` and
-      `max_loss` (float32; NaN if no client counts). `client_index` holds one element, the
-      client's index in [0, N); a round fails if one is out of range, or two clients have
-      the same.
+      of `build_local_training_client_work`, plus `lambda_min`, `lambda_max`, `max_loss`
+      (float32; NaN if no client counts) and `total_weight` (float32, the sum of lambda
+      over the clients that report; 0 if none of them weighs anything, and then the mean
+      of their updates is NaN). `client_index` holds one element, the client's index in
+      [0, N); a round fails if one is out of range, or two clients have the same.
 
     Raises:
       HyperparameterError: If an argument is invalid.
@@ -232,6 +233,7 @@ def build_agnostic_training_client_work(
                 lambda_min=least,
                 lambda_max=largest,
                 max_loss=round_process.largest(loss),
+                total_weight=tff.federated_sum(result.update_weight),
             ),
         )
 

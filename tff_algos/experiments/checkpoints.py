@@ -16,12 +16,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.experiments import files
+from tff_algos.experiments import files, run_folders
 from tff_algos.experiments.errors import ResumeError
-
-# Within the results folder.
-FOLDER = "checkpoints"
-_PREFIX = "round_"
 
 
 def _loop_is_running() -> bool:
@@ -40,28 +36,19 @@ def run_coroutine(coroutine: Coroutine) -> Any:
         return executor.submit(asyncio.run, coroutine).result()
 
 
-def are_in(directory: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder, which need not exist, has a checkpoint."""
-    return bool(rounds_in(directory))
-
-
-def rounds_in(directory: str | os.PathLike[str]) -> list[int]:
-    """Returns the rounds of a folder's checkpoints; none if there is no such folder."""
-    found = pathlib.Path(directory).glob(f"{_PREFIX}*")
-    numbers = (path.name.removeprefix(_PREFIX) for path in found)
-    return [int(number) for number in numbers if number.isdigit()]
-
-
 class Checkpoints:
     """The checkpoints in a folder, by the number of completed rounds."""
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 2) -> None:
         self._directory = pathlib.Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self._directory.glob(f"{_PREFIX}*_temp*"):
+        for leftover in self._directory.glob(f"{run_folders.CHECKPOINT_PREFIX}*_temp*"):
             files.remove(leftover)
         self._manager = tff.program.FileProgramStateManager(
-            self._directory, prefix=_PREFIX, keep_total=keep, keep_first=False
+            self._directory,
+            prefix=run_folders.CHECKPOINT_PREFIX,
+            keep_total=keep,
+            keep_first=False,
         )
 
     def rounds(self) -> list[int]:
@@ -97,7 +84,7 @@ class Checkpoints:
           ResumeError: If the checkpoint cannot be read or belongs to another model.
         """
         template = tf.nest.flatten((like, memory_like or ()))
-        path = self._directory / f"{_PREFIX}{round_num}"
+        path = self._directory / f"{run_folders.CHECKPOINT_PREFIX}{round_num}"
         try:
             flat = run_coroutine(self._manager.load(round_num, template))
         except Exception as error:  # The reader's parsers may raise any exception.
@@ -149,7 +136,7 @@ def check_config(
     path = pathlib.Path(directory) / files.CONFIG_FILE
     if not path.exists():
         # A new run would overwrite these results of an unknown run.
-        for name in ("metrics.csv", FOLDER):
+        for name in ("metrics.csv", run_folders.CHECKPOINTS):
             if (path.parent / name).exists():
                 raise ResumeError(
                     f"{directory} holds {name} but no {files.CONFIG_FILE}: put that file "

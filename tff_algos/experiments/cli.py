@@ -28,7 +28,13 @@ from absl import app, flags, logging
 
 import tff_algos
 from tff_algos import compat, messages
-from tff_algos.experiments import declarations, own_columns, report, run_flags
+from tff_algos.experiments import (
+    declarations,
+    own_columns,
+    report,
+    run_flags,
+    run_folders,
+)
 from tff_algos.experiments.declarations import Declarations
 from tff_algos.experiments.errors import RunError
 from tff_algos.hyperparameters import HyperparameterError
@@ -139,6 +145,7 @@ def _answer() -> int:
     # What data can tell, before TensorFlow is imported.
     resolved = declarations.resolve_pair(what, FLAGS.algo, FLAGS.task, settings)
     own_columns.check(what, FLAGS.task, resolved)
+    run_folders.check_initial_model(resolved["initial_model"], FLAGS.output_dir)
     return _run(settings)
 
 

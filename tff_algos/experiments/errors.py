@@ -17,5 +17,9 @@ class OutputError(RunError):
     """The output folder cannot be written."""
 
 
+class ModelFileError(RunError):
+    """A run's folder holds no such model, or a damaged one."""
+
+
 class FolderInUseError(RunError):
     """Another run writes to the output folder."""

@@ -19,7 +19,6 @@ from tasks.task import METRICS, DataOptions, Pace, Task, TaskEntry
 from tff_algos.clients import attacks
 from tff_algos.experiments import (
     catalog,
-    checkpoints,
     files,
     malicious_clients,
     model_files,
@@ -27,6 +26,7 @@ from tff_algos.experiments import (
     private_aggregators,
     results_folder,
     robust_aggregators,
+    run_folders,
     runner,
 )
 from tff_algos.experiments.declarations import RUN, Settings, by_user
@@ -378,28 +378,21 @@ def _check_not_loaded(task: TaskEntry | Task, launch: Launch) -> None:
             raise UnusableHyperparameterError(name, value, why)
 
 
-def _has_checkpoint(output_dir: str | pathlib.Path | None) -> bool:
-    """Returns whether a run would resume from a round, and so needs no initial model."""
-    if output_dir is None:
-        return False
-    return checkpoints.are_in(pathlib.Path(output_dir) / checkpoints.FOLDER)
-
-
 def _initial_model(
     options: RunOptions, launch: Launch
 ) -> model_files.TrainedModel | None:
     """Returns the model to start from; None for the task's own, or a checkpoint."""
     folder = options.initial_model
-    if folder is None or _has_checkpoint(launch.output_dir):
+    if folder is None or not run_folders.starts_anew(launch.output_dir):
         return None
-    with _naming_initial_model(folder):
+    with run_folders.naming_initial_model(folder):
         return model_files.load_model(folder)
 
 
 def _initial_weights(
     trained: model_files.TrainedModel, task: Task, private: bool
 ) -> tff.learning.models.ModelWeights:
-    with _naming_initial_model(str(trained.folder)):
+    with run_folders.naming_initial_model(str(trained.folder)):
         weights = model_files.initial_weights(trained, task.model, task.encoding)
     if private and trained.config["hyperparameters"]["dataset"] == task.dataset_name:
         raise HyperparameterError(
@@ -409,18 +402,6 @@ def _initial_weights(
             f"an earlier run on {task.dataset_name} has revealed",
         )
     return weights
-
-
-@contextlib.contextmanager
-def _naming_initial_model(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except model_files.ModelFileError as error:
-        raise HyperparameterError(
-            "initial_model",
-            folder,
-            f"the results folder of a run of the same model; {str(error).rstrip('.')}",
-        ) from error
 
 
 def _personalization_optimizer(options: RunOptions, settings: Settings):

@@ -29,24 +29,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tf_keras
 
-from tff_algos import messages, paths
-from tff_algos.experiments import files
-from tff_algos.experiments.errors import RunError
+from tff_algos import messages
+from tff_algos.experiments import files, run_folders
+from tff_algos.experiments.errors import ModelFileError
 from tff_algos.models import graph_prediction
 from tff_algos.models.keras_model import build_keras_model
 
-FOLDER = "model"
-_SAVED_MODEL, _WEIGHTS = "saved_model", "weights.npz"
-_ENCODING = "encoding.json"
+_SAVED_MODEL, _ENCODING = "saved_model", "encoding.json"
 _SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-_ROUND = re.compile(r"round_(\d+)\.npz")
 _PARTIAL = re.compile(
-    rf"\.({_ROUND.pattern}|weights\.npz|saved_model|encoding\.json)\.[0-9a-f]{{8}}"
+    rf"\.({run_folders.ROUND.pattern}|weights\.npz|saved_model|encoding\.json)"
+    r"\.[0-9a-f]{8}"
 )
-
-
-class ModelFileError(RunError):
-    """A run's folder holds no such model, or a damaged one."""
 
 
 class InputError(ValueError):
@@ -120,7 +114,7 @@ def _flat(weights: tff.learning.models.ModelWeights) -> tuple[list, list]:
 
 def partial_writes(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns what interrupted writes of a run's model left in its results folder."""
-    hidden = (directory / FOLDER).glob(".*")
+    hidden = (directory / run_folders.MODEL).glob(".*")
     return [path for path in hidden if _PARTIAL.fullmatch(path.name)]
 
 
@@ -145,10 +139,10 @@ def write_round(
     Returns:
       Whether it wrote a SavedModel, the first of the run.
     """
-    folder = directory / FOLDER
+    folder = directory / run_folders.MODEL
     folder.mkdir(exist_ok=True)
     _write_weights(folder / f"round_{round_num}.npz", weights)
-    for number, path in _rounds(folder).items():
+    for number, path in run_folders.model_rounds(directory).items():
         if number not in {*kept, round_num}:
             files.remove(path)
     is_first = not (folder / _SAVED_MODEL).exists()
@@ -170,13 +164,13 @@ def write_latest(
       model: The model.
       weights: Its latest weights.
     """
-    _write_saved_model(directory / FOLDER, model, weights)
+    _write_saved_model(directory / run_folders.MODEL, model, weights)
 
 
 def has_round(directory: pathlib.Path, round_num: int) -> bool:
     """Returns whether a results folder has what `write_round` writes."""
-    folder = directory / FOLDER
-    return round_num in _rounds(folder) and (folder / _SAVED_MODEL).exists()
+    written = directory / run_folders.MODEL / _SAVED_MODEL
+    return round_num in run_folders.model_rounds(directory) and written.exists()
 
 
 def write_final(
@@ -193,26 +187,21 @@ def write_final(
       weights: Its weights.
       encoding: `tasks.Task.encoding`.
     """
-    folder = directory / FOLDER
+    folder = directory / run_folders.MODEL
     folder.mkdir(exist_ok=True)
     _write_encoding(folder, encoding)
-    _write_weights(folder / _WEIGHTS, weights)
+    _write_weights(folder / run_folders.WEIGHTS, weights)
     _write_saved_model(folder, model, weights)
 
 
 def remove_final(directory: pathlib.Path) -> None:
     """Removes the final weights, which are no longer those after the last round."""
-    files.remove(directory / FOLDER / _WEIGHTS)
+    files.remove(directory / run_folders.MODEL / run_folders.WEIGHTS)
 
 
 def _write_encoding(folder: pathlib.Path, encoding: Mapping[str, Any] | None) -> None:
     if encoding is not None:
         files.write_json(folder / _ENCODING, encoding)
-
-
-def _rounds(folder: pathlib.Path) -> dict[int, pathlib.Path]:
-    found = ((_ROUND.fullmatch(path.name), path) for path in folder.glob("*.npz"))
-    return {int(match[1]): path for match, path in sorted(found, key=str) if match}
 
 
 def _write_weights(
@@ -272,7 +261,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _saved(self) -> Any:
-        return tf.saved_model.load(str(self.folder / FOLDER / _SAVED_MODEL))
+        return tf.saved_model.load(str(self.folder / run_folders.MODEL / _SAVED_MODEL))
 
     @property
     def _input_spec(self) -> tf.TensorSpec:
@@ -415,27 +404,10 @@ def load_model(
     Raises:
       ModelFileError: If the folder has no such model, or it cannot be read.
     """
-    folder = pathlib.Path(os.path.expanduser(run_dir))
-    fault = paths.fault(folder, is_folder=True)
-    if fault is not None:
-        raise ModelFileError(f"{folder}: {fault}.")
-    rounds = _rounds(folder / FOLDER)
-    final = folder / FOLDER / _WEIGHTS
-    if round_num is None and not final.exists() and rounds:
-        round_num = max(rounds)
-    path = final if round_num is None else rounds.get(round_num)
-    if path is None or not path.exists():
-        if not rounds and not final.exists():
-            raise ModelFileError(
-                f"{folder} holds no model: expected the folder of a run."
-            )
-        there = ", ".join(map(str, sorted(rounds))) or "none"
-        raise ModelFileError(
-            f"{folder} holds no model after round {round_num!r}; rounds with a "
-            f"checkpoint: {there}."
-        )
+    path, round_num = run_folders.find_weights(run_dir, round_num)
+    folder = path.parents[1]
     config = _read(folder / files.CONFIG_FILE, _json)
-    of_data = folder / FOLDER / _ENCODING
+    of_data = folder / run_folders.MODEL / _ENCODING
     encoding = _read(of_data, _json) if of_data.exists() else None
     arrays = _read(path, _arrays)
 

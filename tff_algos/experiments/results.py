@@ -58,7 +58,9 @@ class Rejections:
       num_rejected: Rounds that left the model unchanged.
       num_non_finite: Client updates excluded because they were not finite.
       num_silent: Rejected rounds in which no client reported an update.
-      num_overflowed: Rejected rounds in which all reported updates were finite.
+      num_weightless: Rejected rounds in which all that reported had weight zero.
+      num_overflowed: Rejected rounds in which all reported updates were finite, and some
+        had a weight.
     """
 
     num_rounds: int
@@ -66,6 +68,7 @@ class Rejections:
     num_rejected: int
     num_non_finite: int
     num_silent: int
+    num_weightless: int
     num_overflowed: int
 
     @classmethod
@@ -76,13 +79,16 @@ class Rejections:
         rejected = [row for row in rows if _count(row, _REJECTED)]
         finite = [row for row in rejected if not _count(row, _NON_FINITE)]
         silent = [row for row in finite if row.get("train/num_examples") == 0]
+        heard = [row for row in finite if row.get("train/num_examples") != 0]
+        weightless = [row for row in heard if row.get("total_weight") == 0]
         return cls(
             num_rounds=num_rounds,
             num_participations=num_participations,
             num_rejected=len(rejected),
             num_non_finite=sum(_count(row, _NON_FINITE) for row in rows),
             num_silent=len(silent),
-            num_overflowed=len(finite) - len(silent),
+            num_weightless=len(weightless),
+            num_overflowed=len(heard) - len(weightless),
         )
 
     @property
@@ -117,6 +123,11 @@ class Rejections:
                 reason = f"--client_dropout={client_dropout:g} may be too high"
             silent = _rounds(self.num_silent)
             reasons.append(f"no client reported in {silent} ({reason})")
+        if self.num_weightless:
+            reasons.append(
+                f"all that reported weighed zero in {_rounds(self.num_weightless)} "
+                "(--clients_per_round may be low)"
+            )
         if self.num_overflowed:
             reasons.append(
                 f"the aggregated update overflowed in {_rounds(self.num_overflowed)} (a "

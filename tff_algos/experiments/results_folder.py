@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tff_algos.clients import client_memory
-from tff_algos.experiments import checkpoints, files, metrics_log, model_files
+from tff_algos.experiments import files, metrics_log, model_files, run_folders
 from tff_algos.experiments.errors import FolderInUseError, OutputError
 
 LOCK_FILE = "run.lock"
@@ -25,7 +25,7 @@ _FILES = (
     client_memory.FILE_NAME,
     LOCK_FILE,
 )
-_FOLDERS = (checkpoints.FOLDER, model_files.FOLDER, "plots", "tensorboard")
+_FOLDERS = (run_folders.CHECKPOINTS, run_folders.MODEL, "plots", "tensorboard")
 # The errors of flock on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 

@@ -27,6 +27,7 @@ from tff_algos.experiments import (
     plots,
     results,
     results_folder,
+    run_folders,
     tensorboard_files,
 )
 from tff_algos.experiments.errors import ResumeError
@@ -89,7 +90,7 @@ class _Training:
         with results_folder.naming_errors(spec.output_dir):
             self._log = MetricsLog(spec.output_dir, required=(SECONDS,))
             self._checkpoints = checkpoints.Checkpoints(
-                spec.output_dir / checkpoints.FOLDER
+                spec.output_dir / run_folders.CHECKPOINTS
             )
         self._memory = None
         self._saved_model_round: int | None = None
@@ -464,8 +465,7 @@ def run(spec: RunSpec, *, may_exit: bool = False) -> RunResult:
             if held is None:
                 _write_config(spec, ())
         # A row that no checkpoint has is of a round that runs again.
-        folder = spec.output_dir / checkpoints.FOLDER
-        saved = max(checkpoints.rounds_in(folder), default=0)
+        saved = max(run_folders.checkpoint_rounds(spec.output_dir), default=0)
         started: list[_Training] = []
         stop = stack.enter_context(
             StopOnSignal(
@@ -569,7 +569,7 @@ def _rounds_done(directory: pathlib.Path) -> int:
     """Returns the last round of a checkpoint or of a row."""
     path = directory / "metrics.csv"
     rows = read_rows(path) if path.is_file() else []
-    saved = checkpoints.rounds_in(directory / checkpoints.FOLDER)
+    saved = run_folders.checkpoint_rounds(directory)
     return max([*saved, *(row[ROUND] for row in rows)], default=0)
 
 
