@@ -20,8 +20,8 @@ def test_a_round_without_a_loss_is_a_gap(figures, tmp_path):
     plots.draw_all(rows, [], "title", tmp_path)
     line = figures["learning_curves.png"].axes[0].lines[0]
     np.testing.assert_array_equal(line.get_ydata(), losses)
-    # The first point is no line, hence it must be marked.
-    assert line.get_marker() == "o"
+    # The first point is no line, hence it must be marked; the others are one.
+    assert (line.get_marker(), line.get_markevery()) == ("o", [0])
 
 
 def test_a_legend_names_the_curves_that_there_are(figures, tmp_path):

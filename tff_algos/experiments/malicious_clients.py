@@ -133,7 +133,7 @@ def choose_clients(
     """
     listed = _names(text) if isinstance(text, str) else text or []
     named = list(dict.fromkeys(listed))
-    if named and all(name in set(client_ids) for name in named):
+    if named and set(named) <= set(client_ids):
         return named
     count = 1 if text is None else _count(text, client_ids)
     generator = np.random.default_rng(derive_seed(seed, "malicious"))

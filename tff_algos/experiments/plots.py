@@ -72,6 +72,12 @@ def _names(results: Sequence[ClientResult]) -> list[str]:
     return [figures.shortened(result.client_id) for result in results]
 
 
+def _isolated(values: Sequence[float]) -> list[int]:
+    """Returns the places of values between gaps: without a marker they are invisible."""
+    there = np.pad(np.isfinite(values), 1)
+    return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:]).tolist()
+
+
 def plot_learning_curves(
     rows: Sequence[Mapping[str, Any]], title: str, path: pathlib.Path
 ) -> None:
@@ -92,11 +98,11 @@ def learning_curves(
             if not rounds:
                 continue
             shown += values
-            # An isolated point needs a marker to be visible.
-            alone = len(rounds) == 1 or not np.all(np.isfinite(values))
-            apart = not column.startswith("train") and len(rounds) <= _MOST_MARKERS
-            marker = "o" if apart or alone else None
-            axis.plot(rounds, values, marker=marker, markersize=3, label=label)
+            marked = _isolated(values)
+            if not column.startswith("train") and len(rounds) <= _MOST_MARKERS:
+                marked = list(range(len(rounds)))
+            style = {"marker": "o", "markersize": 3, "markevery": marked}
+            axis.plot(rounds, values, label=label, **(style if marked else {}))
         show_rounds(axis)
         axis.set_ylabel(metric)
         if metric == "accuracy":

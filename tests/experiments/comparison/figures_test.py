@@ -93,14 +93,19 @@ def test_the_title_has_the_dataset_and_speaks_of_seeds_where_there_are_several(
 
 
 @pytest.mark.parametrize("count", [2, 20, 21, 40])
-def test_the_whole_legend_is_on_the_plot(count):
+@pytest.mark.parametrize(
+    "name", ["personalized_fedavg", "fedavg " + 6 * "--flag=value "]
+)
+def test_the_whole_legend_is_on_the_plot_and_leaves_room_for_lines(count, name):
     rounds, values = figures.np.array([1, 2]), figures.np.array([[0.1, 0.2]])
-    curves = {f"personalized_fedavg {n}": (rounds, values) for n in range(count)}
+    curves = {f"{name} {n}": (rounds, values) for n in range(count)}
     figure = figures.plot_curves(curves, None)
     figure.draw_without_rendering()
     (legend,) = figure.legends
+    (axis,) = figure.axes
     box, page = legend.get_window_extent(), figure.bbox
     assert len(legend.get_texts()) == count
+    assert axis.get_window_extent().height > 2.5 * figure.dpi
     assert page.x0 <= box.x0 and box.x1 <= page.x1
     assert page.y0 <= box.y0 and box.y1 <= page.y1
 

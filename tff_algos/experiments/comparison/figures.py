@@ -31,8 +31,8 @@ from tff_algos.experiments.figures import (
 )
 from tff_algos.experiments.metric_names import ROUND
 
-# Lines of a legend for which there is room beside the axes.
-_MOST_BESIDE = 20
+# Lines of a legend for which there is room beside the axes, and the height of each.
+_MOST_BESIDE, _LINE_INCHES = 20, 0.17
 _FONT_SIZE = 8  # points, of labels
 _LABEL_INCHES = 2.6
 _DASHES = ("-", "--", "-.", ":")
@@ -79,15 +79,17 @@ def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure
       curves: The curves.
       subject: What all of them are of, by `page.shared_subject`.
     """
-    beside = len(curves) <= _MOST_BESIDE
-    legend_height = 0 if beside else 0.17 * math.ceil(len(curves) / 2)
-    figure = Figure(7.2, 4.2 + legend_height)
+    by_end = sorted(curves, key=lambda label: -curves[label][1].mean(axis=0)[-1])
+    labels = [wrapped(label, _LABEL_INCHES, _FONT_SIZE) for label in by_end]
+    num_lines = [label.count("\n") + 1 for label in labels]
+    beside = sum(num_lines) <= _MOST_BESIDE
+    columns = np.array_split(num_lines, 1 if beside else 2)
+    below = 0 if beside else max(map(sum, columns))
+    figure = Figure(7.2, 4.2 + _LINE_INCHES * below)
     axis = figure.subplots()
     lines = []
-    by_end = sorted(curves.items(), key=lambda curve: -curve[1][1].mean(axis=0)[-1])
-    for (shade, dash), (label, (rounds, values)) in zip(
-        _styles(len(curves)), by_end, strict=True
-    ):
+    for (shade, dash), label in zip(_styles(len(curves)), by_end, strict=True):
+        rounds, values = curves[label]
         low, high = values.min(axis=0), values.max(axis=0)
         opacity = _OPACITY * min(1.0, _MOST_SHADES / len(curves))
         axis.fill_between(rounds, low, high, color=shade, alpha=opacity, linewidth=0)
@@ -103,8 +105,7 @@ def plot_curves(curves: Curves, subject: str | None) -> matplotlib.figure.Figure
     axis.set_title("\n".join(title), fontsize=9)
     place = {"loc": "outside right upper"}
     if not beside:
-        place = {"loc": "outside lower center", "ncols": 2}
-    labels = [wrapped(line.get_label(), _LABEL_INCHES, _FONT_SIZE) for line in lines]
+        place = {"loc": "outside lower center", "ncols": len(columns)}
     figure.legend(lines, labels, fontsize=_FONT_SIZE, **place)
     return figure
 
