@@ -43,7 +43,7 @@ def cached_path(name: str, cache_dir: str | None = None) -> str:
 
 
 def is_cached(name: str, cache_dir: str | None = None) -> bool:
-    """Returns whether the file exists; `verify` checks that it is complete."""
+    """Returns whether the file exists; `sqlite_file.verify` checks it."""
     return os.path.exists(cached_path(name, cache_dir))
 
 

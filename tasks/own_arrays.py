@@ -20,7 +20,7 @@ _MOST_CHANNELS = 16
 
 
 def checked_features(features: Any, name: str) -> np.ndarray:
-    """Returns features as uint8 images, else as float32, or float64 if that rounds them.
+    """Returns uint8 images as they are, else float32, or float64 if float32 is inexact.
 
     Args:
       features: [n, features], [n, height, width] or [n, height, width, channels].

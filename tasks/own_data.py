@@ -95,7 +95,7 @@ def from_arrays(
         `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If the data do not fit together or the model, with what was expected.
+      TaskError: If the data do not fit each other or the model; it says what is expected.
       HyperparameterError: If an argument is invalid.
       TypeError: If there is no such argument.
     """
@@ -137,7 +137,7 @@ def from_data_frame(
         `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If the data do not fit together or the model, with what was expected.
+      TaskError: If the data do not fit each other or the model; it says what is expected.
       HyperparameterError: If an argument is invalid.
       TypeError: If there is no such argument.
     """
@@ -227,7 +227,7 @@ def from_client_data(
         `standardize` and `seed`, as in `Treatment`.
 
     Raises:
-      TaskError: If the data do not fit together or the model, with what was expected.
+      TaskError: If the data do not fit each other or the model; it says what is expected.
       HyperparameterError: If an argument is invalid.
       TypeError: If there is no such argument.
     """

@@ -53,8 +53,8 @@ class ShakespeareOptions(client_examples.Population):
     Attributes:
       model: Architecture: two LSTM layers of 256 units, or a GRU layer of 1,024.
       predicted_characters: Predict every character of an 80-character sequence (every),
-        or only the one after 80 others, an example for each character of a role, as in
-        LEAF (last).
+        or only the one after 80 others, an example for each character with 80 before
+        it, as in LEAF (last).
       mix_roles: Pool the training examples of all roles that train, and divide them at
         random among as many clients of equal size.
     """

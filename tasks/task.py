@@ -40,8 +40,8 @@ class Task:
         client. Cheap to call again: a bounded cache keeps recent clients.
       model: A pure `tff.learning.models.FunctionalModel` whose `input_spec` is
         that of `batch_examples`, and whose metrics are "loss", "accuracy",
-        "num_examples" and "num_batches" (for sequences, accuracy is per
-        non-padding token).
+        "num_examples" and "num_batches" (for sequences, accuracy is per token;
+        padding does not count, nor do tokens that the task leaves unscored).
       test_examples: The dataset's undivided test set, on which the model is evaluated
         during a run; None if the clients' pooled test examples are the test set.
       seed: Seed of random draws from the clients, for example of a server's own data.

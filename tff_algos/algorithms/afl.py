@@ -9,21 +9,23 @@ descends. A round, both lines with the old lambda and F_i the loss that client i
     server:  w <- w - eta_g * sum_i lambda_i delta_i
              lambda <- projection on the simplex of lambda + gamma_lambda * (F_1, ..., F_N)
 
-The model returned is the mean of the models after every round. In the paper a client
-takes one gradient of one batch (afl_mode "batch"); by default it trains for its local
-epochs, as in Hu et al., arXiv 2006.11489.
+The model returned is the mean of the models after every round that was not rejected, or
+the last (`returned_model`). In the paper a client takes one gradient of one batch
+(afl_mode "batch"); by default it trains for its local epochs, as in Hu et al., arXiv
+2006.11489.
 
 Clients whose report is missing (not in the cohort, dropped out, or excluded because
 something in it is not finite) keep their lambda. The lambdas of the others move within
 the mass that they had together: they are projected on the simplex of that sum. The model
-delta is then the mean of those that report, weighted by lambda. If all of
-these lambdas are zero, the round changes nothing and counts as rejected. That becomes
-common as the mass gathers with a few clients: cohorts of AFL should be most of N.
+delta is then the mean of those that report, weighted by lambda. If their lambdas are all
+zero, the round changes nothing and counts as rejected. Such rounds become common as a few
+clients gather the mass, so most of the N clients should take part in every round.
 
 Reduces to: with gamma_lambda = 0, and while all losses are equal, the last model is that
 of FedAvg with uniform weights.
 
-Cost per round: FedAvg's communication and one scalar; the server keeps two models.
+Cost per round: FedAvg's communication; a client also receives lambda and sends two vectors
+of length N, its loss and its presence as one-hot vectors. The server keeps two models.
 """
 
 from typing import Annotated, Literal

@@ -8,7 +8,8 @@ own model v_k, which starts as the server's, at the mixture m = alpha v_k + (1 -
 
     client k:  for each batch b:  v_k <- v_k - eta * alpha * grad f_b(m)
                                   y   <- y - eta * grad f_b(y)
-    adaptive:  in a round's first step,  alpha <- alpha - eta * <v_k - y, grad f_b(m)>
+    adaptive:  in a round's first step,  alpha <- alpha - eta * <v_k - y, grad f_b(m)>,
+               clipped to [0, 1]
 
 Clients predict with alpha v_k + (1 - alpha) w, w the server's model.
 

@@ -53,7 +53,7 @@ def compose(
     Args:
       model: The model that the client work trains.
       client_work: The client work.
-      server_optimizer: Takes its step with the aggregate as gradient; not needed with
+      server_optimizer: Takes its step with the aggregate as gradient; ignored with
         `finalizer`; plain SGD with learning rate 1 by default.
       finalizer: Replaces the step of `server_optimizer`. For models with moving
         statistics and clients that remember, it has to measure `num_rejected_rounds`, as

@@ -73,7 +73,7 @@ def build_fed_meta(
       model_fn: The model that `inner` trains: a `tff.learning.models.FunctionalModel`, or
         a no-argument function that returns a `tff.learning.models.VariableModel`.
       meta_examples: D_meta: arrays in the structure of the model's batches, whose first
-        axis is the example; 512 MB at most.
+        axis is the example; 512 MiB at most.
       meta_learning_rate: Learning rate of the meta update, which is plain SGD.
       meta_optimizer_fn: Instead of `meta_learning_rate`.
       meta_learning_rate_decay: Decay factor of the meta learning rate per round.
@@ -103,7 +103,7 @@ def build_fed_meta(
         )
     if (meta_learning_rate is None) == (meta_optimizer_fn is None):
         raise ValueError(
-            "Expected one of meta_learning_rate and meta_optimizer_fn, found "
+            "Expected exactly one of meta_learning_rate and meta_optimizer_fn, found "
             f"meta_learning_rate={meta_learning_rate}, meta_optimizer_fn={meta_optimizer_fn}."
         )
     meta = finalizers.build_meta_update(

@@ -125,9 +125,9 @@ def build_fed_mgda_plus(
     Args:
       model_fn: As in `build_fed_mgda`, and so is every argument not listed here.
       client_optimizer_fn: The optimizer of local steps, one step per batch.
-      server_optimizer_fn: Takes the combined direction, of length at most one, as
-        gradient: its learning rate is the length of a step. SGD with learning rate 1 by
-        default.
+      server_optimizer_fn: Takes the combined direction as gradient. Its length is at most
+        one (with `median_norm_lr`, the median norm), so the learning rate bounds the
+        length of a step of SGD. SGD with learning rate 1 by default.
       epsilon: As in `build_fed_mgda`; 0 is FedAvg-n.
       median_norm_lr: Multiply the combined direction by the median norm of the updates
         that it combines, an option of the authors' code; the result is then multiplied

@@ -15,7 +15,7 @@ Reduces to: FedAvg with lambda_1 = 1, lambda_2 = lambda_3 = 0 and no clipping. F
 with beta_1 = 0 is FedMLB.
 
 Cost per round: FedAvg's communication. A local step evaluates one hybrid model per
-block, forward and backward.
+split (by default, after every block but the last), forward and backward.
 """
 
 from collections.abc import Sequence

@@ -21,8 +21,9 @@ A round, S of N clients in the cohort and p_k their weights, sum p_k = 1:
     finalizers/gradient_memory.py        the server's step and its memory
     solvers/cone.py                      the quadratic program
 
-Reduces to: with one local step GradMA-W is FedAvg and GradMA is GradMA-S; with no memory
-(m = 0) GradMA-S is FedAvgM and, with beta_1 = 0 too, GradMA is GradMA-W.
+Reduces to: with one local step, and without `persist_previous`, GradMA-W is FedAvg and
+GradMA is GradMA-S; with no memory (m = 0) GradMA-S is FedAvgM and, with beta_1 = 0 too,
+GradMA is GradMA-W.
 
 Cost per round: FedAvg's communication; with a `model_aggregator`, clients of GradMA and
 GradMA-S send their update to it as well. A local step of GradMA-W takes two more gradients
@@ -98,8 +99,8 @@ def build_gradma_w(
         local weights and at the server's, and the drift from the server's weights.
       persist_previous: Remember each client's final weights and use them as the previous
         weights in the first local step of its next round.
-      qp_margin: Least cosine of a corrected vector with each vector that it must not
-        oppose, with the norm of the vector before its correction in the denominator.
+      qp_margin: Least inner product of a corrected vector with each vector that it must
+        not oppose, divided by the norms of that vector and of the uncorrected one.
       qp_scope: Correct vectors as a whole (global) or tensor by tensor (per_tensor, as in
         the authors' code).
 

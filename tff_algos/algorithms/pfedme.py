@@ -67,10 +67,11 @@ def build_pfedme(
       server_optimizer_fn: Takes the mean model delta as gradient; SGD with learning rate
         beta mixes the old model with the mean of the clients' models. By default beta
         is 1.
-      client_learning_rate: Learning rate of local steps, which are plain SGD. Steps move
-        by eta * lambda toward the client's own model, so it should be below 1/lambda.
-      personal_strength: Pull of a client's own model toward the shared one: lambda, in
-        the penalty (lambda/2) * ||theta - w||^2.
+      client_learning_rate: Learning rate of local steps, which are plain SGD. A step
+        covers the fraction eta * lambda of the way to the client's own model, so eta
+        should be below 1/lambda.
+      personal_strength: Pull of a client's own model theta toward y, its local copy of
+        the shared one: lambda, in the penalty (lambda/2) * ||theta - y||^2.
       personal_steps: Gradient steps of the client's own model on each batch.
       personal_learning_rate: Learning rate of the client's own model; it diverges above
         2/lambda.

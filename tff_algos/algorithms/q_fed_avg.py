@@ -13,8 +13,8 @@ rate in the paper):
 Reduces to: FedAvg with uniform weights for q = 0, whatever L. As q grows it approaches
 minimizing the largest loss.
 
-Cost per round: FedAvg's communication and one scalar; a client makes one more pass over
-its examples, for F_k. Only sums leave the clients.
+Cost per round: FedAvg's communication and a few scalars; a client makes one more pass
+over its examples, for F_k. The server needs only sums over clients.
 """
 
 from typing import Annotated

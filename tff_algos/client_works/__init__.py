@@ -1,12 +1,11 @@
 """Client works: `tff.learning.templates.ClientWorkProcess`es.
 
-Every process composes with TFF's own distributors, aggregators and finalizers
-(`tff_algos.compose` adds what models need whose training changes statistics, such as
-batch normalization's, and clients that remember), and excludes invalid clients by the
-same policy (`client_report.report`). All take a
-`tff.learning.models.FunctionalModel`, of blocks (`tff_algos.models.BlockModel`) where they
-need features; most also take a no-argument function that returns a
-`tff.learning.models.VariableModel`.
+Every process composes with TFF's own distributors, aggregators and finalizers, and
+excludes invalid clients by the same policy (`client_report.report`). Clients that
+remember, and models whose training changes statistics, such as batch normalization's,
+need what `tff_algos.compose` adds. All take a `tff.learning.models.FunctionalModel`, or a
+`tff_algos.models.BlockModel` where they need blocks or features; most also take a
+no-argument function that returns a `tff.learning.models.VariableModel`.
 """
 
 from tff_algos.client_works.afl_training import (

@@ -56,8 +56,8 @@ def ascend(
     Args:
       mixture: lambda, float64 [N], on the simplex.
       losses: float64 [N]; ignored for clients that do not take part.
-      takes_part: bool [N], whether a client reports a loss. Clients that do not keep
-        their weight; the total weight of the others is unchanged.
+      takes_part: bool [N], whether a client reports a loss. Clients that do not take
+        part keep their weight; the total weight of the others is unchanged.
       rate: gamma_lambda, per loss.
 
     Returns:

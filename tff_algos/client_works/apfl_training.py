@@ -130,7 +130,8 @@ def build_mixture_client_work(
       client_learning_rate: eta of plain SGD on w and v.
       mixing: alpha, in [0, 1]; with `adaptive_mixing` that of a client's first round.
       adaptive_mixing: Whether the first step of a round also moves the client's alpha:
-        alpha <- alpha - eta * <v - w, grad f(alpha v + (1 - alpha) w)>, into [0, 1].
+        alpha <- alpha - eta * <v - w, grad f(alpha v + (1 - alpha) w)>, clipped to
+        [0, 1].
       client_weighting: As in `build_local_training_client_work`.
       client_learning_rate_decay: As in `build_local_training_client_work`.
       metrics_aggregator: As in `tff.learning.algorithms.build_weighted_fed_avg`; of the

@@ -78,9 +78,10 @@ def build_full_gradient_client_work(
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work that reports the gradient of the client's mean loss.
 
-    The process is stateless. Batching only bounds the memory: the result does not
-    depend on it. Each example should appear once. Clients without examples and
-    clients whose gradient is not finite are excluded and counted.
+    The process is stateless. Batching only bounds the memory. It changes the result
+    only if a batch's loss is not the mean of its examples' own losses, as with batch
+    normalization or sequences. Each example should appear once. Clients without
+    examples and clients whose gradient is not finite are excluded and counted.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, or a no-argument function

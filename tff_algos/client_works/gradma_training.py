@@ -114,8 +114,8 @@ def build_gradma_training_client_work(
     A step follows g~, the vector nearest to the batch's gradient g with <g~, a> >= rho
     ||g|| ||a|| for every row a. The rows are the gradients of the same batch at the
     local weights before the previous step and at the server's weights, and the drift
-    from the server's weights. The first step's previous weights are the server's, so
-    it is a plain step.
+    from the server's weights. Without `persist_previous`, and in a client's first
+    round, the first step's previous weights are the server's, so it is a plain step.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`: the rows are gradients of one
@@ -133,8 +133,8 @@ def build_gradma_training_client_work(
     Returns:
       A process typed as `build_local_training_client_work`'s or, with
       `persist_previous`, as `build_remembering_process`'s. It also measures
-      `client_qp_fallbacks` (int32): the programs of all clients' steps that have no
-      solution, so that the gradient was taken as it is.
+      `client_qp_fallbacks` (int32): the programs of all clients' steps whose
+      solution was not accepted, so that the gradient was taken as it is.
 
     Raises:
       TypeError: If `model` is not a functional model.

@@ -167,7 +167,8 @@ def check_learning_rate_decay(
         raise UnusableHyperparameterError(
             name,
             decay,
-            "with an optimizer that has no learning rate to set, as a schedule's",
+            "with an optimizer that has no learning rate to set, such as one with a "
+            "schedule",
         )
 
 

@@ -1,4 +1,4 @@
-"""Personalization evaluation: fine-tune on held-out clients, report accuracy.
+"""Personalization evaluation: fine-tune on held-out clients, report metrics.
 
 Jiang, Konecny, Rush, Kannan: "Improving Federated Learning Personalization via
 Model Agnostic Meta Learning", 2019, arXiv 1909.12488. Only metrics leave a client.
@@ -129,7 +129,7 @@ def build_personalization_eval(
     Args:
       model_fn: A `tff.learning.models.FunctionalModel`, or a no-argument function
         that returns a `tff.learning.models.VariableModel`.
-      optimizer: The client optimizer of training.
+      optimizer: The optimizer of fine-tuning.
       num_epochs: The epochs of fine-tuning.
       batch_size: Examples per training batch.
       eval_batch_size: Examples per evaluation batch.

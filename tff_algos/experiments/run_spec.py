@@ -29,14 +29,14 @@ class RunOptions:
     """How a run is run and evaluated, whatever its algorithm and task.
 
     Attributes:
-      seed: Seed of initial weights, of the clients that a task draws or makes, of
-        cohorts and of the order of examples.
+      seed: Seed of the initial weights, of drawing a task's clients or dividing its
+        examples among them, of cohorts and of the order of examples.
       rounds_per_eval: Rounds between evaluations; 0 for none.
       rounds_per_checkpoint: Rounds between checkpoints.
       eval_clients: Number of clients that are evaluated; 0 for all.
-      seen_eval_clients: Number of training clients to evaluate and personalize as well, on
-        their own test examples, where the task holds out clients; by default none, or,
-        if the algorithm's clients keep models, eval_clients of those that took part.
+      seen_eval_clients: For tasks that hold out clients: how many training clients to
+        evaluate and personalize as well, on their own test examples. By default none or,
+        if clients keep models, eval_clients of those that took part.
       initial_model: Results folder of a run of the same model, whose final weights this
         run starts from.
       rounds_per_personalization: Rounds between personalizations of the evaluated

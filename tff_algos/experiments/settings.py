@@ -63,8 +63,8 @@ class Weighting:
 
     Attributes:
       client_weighting: Weight of a client's update in the mean: n_k, the number of its
-        examples; the same for all; or the number of examples in the batches of its local
-        steps.
+        examples (num_examples); the same for all (uniform); or the number of examples in
+        the batches of its local steps (examples_processed).
     """
 
     client_weighting: Annotated[ClientWeightingName, hparam()] = "num_examples"
