@@ -127,6 +127,54 @@ def test_variable_models_may_branch_on_tensors(name):
     _assert_same_rounds(process, float32_processes.built(name), data)
 
 
+class BranchingDense(tf.keras.layers.Dense):
+    """Keras' layer, with Python's `if` on tensors."""
+
+    def call(self, inputs):
+        return super().call(_without_nan(inputs))
+
+
+class BranchingLoss(tf.keras.losses.Loss):
+    """Half of the mean squared error, with Python's `if` on tensors."""
+
+    def call(self, y_true, y_pred):
+        return _without_nan(tf.square(y_pred - y_true) / 2)
+
+
+class BranchingMean(tf.keras.metrics.Mean):
+    """The mean prediction, doubled if it is positive."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if tf.size(y_true) > 0:
+            super().update_state(y_pred)
+
+    def result(self):
+        mean = super().result()
+        if mean > 0:
+            mean = 2 * mean
+        return mean
+
+
+def test_keras_layers_losses_and_metrics_may_branch_on_tensors():
+    def model():
+        layer = BranchingDense(1, kernel_initializer="ones", use_bias=False)
+        return tff.learning.models.from_keras_model(
+            tf.keras.Sequential([tf.keras.Input(2), layer]),
+            loss=BranchingLoss(),
+            input_spec=batches.element_spec,
+            metrics=[lambda: BranchingMean("doubled")],
+        )
+
+    x = np.array([[1, 2], [np.nan, 3]], np.float32)
+    batches = tf.data.Dataset.from_tensor_slices((x, x[:1, :1].repeat(2, 0))).batch(1)
+    process = tff.learning.algorithms.build_weighted_fed_avg(model, SGD(0.1))
+    output = process.next(process.initialize(), [batches])
+    # Predictions 3 and 0, since the second example is replaced by zeros; targets 1.
+    (kernel,) = output.state.global_model_weights.trainable
+    np.testing.assert_allclose(kernel, [[0.8], [0.6]], rtol=1e-6)
+    assert output.metrics["client_work"]["train"]["doubled"] == pytest.approx(3.0)
+
+
 def test_optimizers_may_branch_on_tensors_at_clients_and_at_the_server():
     data = float32_processes.cohort()
     process, other = (
@@ -243,6 +291,7 @@ def test_what_was_told_not_to_be_converted_is_not():
         (optimizers.in_weights_dtype, False),
         (tff.learning.optimizers.build_adam, False),
         (tff.learning.optimizers.schedule_learning_rate, True),
+        (tff.learning.models.from_keras_model, False),
         (tff.learning.algorithms.build_weighted_fed_avg, True),
         (_without_nan, True),
     ],

@@ -13,22 +13,26 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import config
 
-# Their control flow depends on no tensor. Schedules and Keras' optimizers, which call
-# users' functions, are not among them.
-_OPTIMIZERS = (
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamw",
-    "nest_utils",
-    "optimizer",
-    "rmsprop",
-    "sgdm",
-    "yogi",
+# Modules of TFF whose control flow depends on no tensor. They call users' functions only
+# through Keras, which has AutoGraph convert them. The optimizers' schedules and Keras'
+# optimizers are not among them.
+_TFF_MODULES = (
+    "common_libs.py_typecheck",
+    "learning.metrics.counters",
+    "learning.metrics.keras_finalizer",
+    "learning.models.keras_utils",
+    "learning.optimizers.adafactor",
+    "learning.optimizers.adagrad",
+    "learning.optimizers.adam",
+    "learning.optimizers.adamw",
+    "learning.optimizers.nest_utils",
+    "learning.optimizers.optimizer",
+    "learning.optimizers.rmsprop",
+    "learning.optimizers.sgdm",
+    "learning.optimizers.yogi",
+    "learning.tensor_utils",
 )
-_TFF_PACKAGES = tuple(
-    f"tensorflow_federated.python.learning.optimizers.{each}" for each in _OPTIMIZERS
-)
+_TFF_PACKAGES = tuple(f"tensorflow_federated.python.{each}" for each in _TFF_MODULES)
 
 
 def leave_to_python(*packages: str) -> None:
@@ -42,7 +46,7 @@ def leave_to_python(*packages: str) -> None:
 
 
 def leave_own_to_python() -> None:
-    """Lets it convert neither this package nor the optimizers of TFF that allow that."""
+    """Lets it convert neither this package nor those modules of TFF that allow that."""
     leave_to_python(__package__, *_TFF_PACKAGES)
 
 
