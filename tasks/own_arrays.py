@@ -206,7 +206,7 @@ def as_numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def as_words(values: np.ndarray) -> np.ndarray:
-    """Returns Python objects as text; None, NaN, NA and NaT become empty."""
+    """Returns Python objects or bytes as text; None, NaN, NA and NaT become empty."""
 
     def is_missing(value: Any) -> bool:
         # By name, because pandas may not be installed.
@@ -251,7 +251,9 @@ def as_array(values: Any, what: str) -> np.ndarray:
         raise TaskError(
             f"{what} cannot be an array: {messages.one_line(error)}"
         ) from error
-    if found.dtype.kind == "U" and not isinstance(values, np.ndarray):
+    # Strings of any length (kind T) may have a value for those that are missing.
+    is_list_of_text = found.dtype.kind == "U" and not isinstance(values, np.ndarray)
+    if is_list_of_text or found.dtype.kind == "T":
         found = np.asarray(values, dtype=object)
     return found
 

@@ -52,11 +52,12 @@ def read(
             ids.append(np.full(len(batch_y), str(client_id)))
     if not x:
         raise TaskError(f"{name} has no clients.")
-    shapes = sorted({each.shape[1:] for each in x})
-    if len(shapes) > 1:
-        raise TaskError(
-            f"{name}: examples have different shapes, {shapes[0]} and {shapes[1]}."
-        )
+    for what, values in (("examples", x), ("labels", y)):
+        shapes = sorted({each.shape[1:] for each in values})
+        if len(shapes) > 1:
+            raise TaskError(
+                f"{name}: {what} have different shapes, {shapes[0]} and {shapes[1]}."
+            )
     return np.concatenate(x), np.concatenate(y), np.concatenate(ids)
 
 

@@ -166,7 +166,7 @@ def from_data_frame(
         )
         for key in keys
     }
-    _check_columns(columns, name)
+    _check_columns({key: columns[key] for key in columns if key in used}, name)
     table = own_table.Table(name=name, columns=columns)
     x, y, ids = own_table.encode(table, roles)
     task = from_arrays(x, y, ids, name=name, **treatment)
@@ -263,13 +263,8 @@ def _task(
     numbers = {client_id: number for number, client_id in enumerate(client_ids)}
     tests = np.concatenate([held_out[numbers[client_id]] for client_id in evaluates])
     if not len(tests):
-        # One of a client's examples is always left to train on.
-        can_rise = any(len(parts[numbers[each]]) > 1 for each in evaluates)
-        raise TaskError(
-            f"{name}: client_test_fraction={how.client_test_fraction:g} holds out no "
-            f"example of {len(parts)} clients with {len(y)} in all: "
-            f"{'raise it, or ' if can_rise else ''}have fewer clients."
-        )
+        sizes = [len(parts[numbers[client_id]]) for client_id in evaluates]
+        raise TaskError(_nothing_held_out(sizes, len(parts), name, how))
     trained_on = np.concatenate([train[numbers[client_id]] for client_id in trains])
     scaling = own_arrays.Scaling.of(x[trained_on], standardize=how.standardize)
     arrays = Arrays(x_train=x, y_train=y, x_test=x[tests], y_test=y[tests])
@@ -292,6 +287,26 @@ def _task(
             "mean": np.asarray(scaling.mean).tolist(),
             "deviation": np.asarray(scaling.deviation).tolist(),
         },
+    )
+
+
+def _nothing_held_out(
+    sizes: Sequence[int], num_clients: int, name: str, how: Treatment
+) -> str:
+    """Says why there is nothing to test on, given the evaluated clients' sizes."""
+    some = len(sizes) < num_clients
+    clients = f"{'evaluated ' if some else ''}client{'s' if len(sizes) > 1 else ''}"
+    # One of a client's examples is always left to train on.
+    can_rise = max(sizes) > 1
+    remedy = (
+        "raise eval_client_fraction or change the seed"
+        if some
+        else "have fewer clients"
+    )
+    return (
+        f"{name}: client_test_fraction={how.client_test_fraction:g} holds out no "
+        f"example of {len(sizes)} {clients} with {sum(sizes)} in all: "
+        f"{'raise it, or ' if can_rise else ''}{remedy}."
     )
 
 

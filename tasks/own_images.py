@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import struct
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -19,6 +20,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 MOST_OF_16_BITS = 2**16 - 1
 # Of a PNG file's header: its signature, and where it says how many bits a channel has.
 _PNG, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
+# Of a BMP file's header: its signature, and where it says where the pixels begin, how
+# long the second header is, which a palette follows, and how many bits a pixel has.
+_BMP, _BMP_PIXELS, _BMP_HEADER, _BMP_BITS = b"BM", 10, 14, 28
 
 
 def read(
@@ -125,6 +129,11 @@ def _read_images(paths: Sequence[pathlib.Path]) -> np.ndarray:
 def _decoded(path: pathlib.Path) -> np.ndarray:
     try:
         content = path.read_bytes()
+        if _has_colors_in_a_palette(content):
+            raise TaskError(
+                f"{path} is a BMP whose colors are in a palette, which TensorFlow "
+                "ignores: save it as PNG."
+            )
         fine = (
             content.startswith(_PNG) and content[_PNG_BITS : _PNG_BITS + 1] == b"\x10"
         )
@@ -136,6 +145,21 @@ def _decoded(path: pathlib.Path) -> np.ndarray:
         raise TaskError(f"{path} cannot be read as an image: {reason}.") from error
     image = data.numpy()
     return image / np.float32(MOST_OF_16_BITS) if fine else image
+
+
+def _has_colors_in_a_palette(content: bytes) -> bool:
+    """Returns whether an image is a BMP of numbers that are not shades of gray."""
+    if not content.startswith(_BMP) or len(content) < _BMP_BITS + 2:
+        return False
+    pixels, header = (
+        struct.unpack_from("<I", content, at)[0] for at in (_BMP_PIXELS, _BMP_HEADER)
+    )
+    if struct.unpack_from("<H", content, _BMP_BITS)[0] != 8:
+        return False
+    # Each color is blue, green, red and an unused byte.
+    palette = content[_BMP_HEADER + header : pixels]
+    colors = np.frombuffer(palette[: len(palette) // 4 * 4], np.uint8).reshape(-1, 4)
+    return bool((colors[:, :3] != np.arange(len(colors))[:, np.newaxis]).any())
 
 
 def _bits(image: np.ndarray) -> int:

@@ -103,7 +103,8 @@ def read_csv(path: pathlib.Path) -> Table:
         raise TaskError(str(error)) from error
     header, *cells = rows
     counts = collections.Counter(header)
-    repeated = [name for name in header if counts[name] > 1]
+    # Columns without a name may stay, if nothing is learned from them.
+    repeated = [name for name in header if counts[name] > 1 and name]
     if repeated:
         raise TaskError(
             f"{path} has two columns {messages.shown(repeated[0])}; its first line must "
@@ -213,12 +214,14 @@ def _numbers(table: Table, column: str) -> np.ndarray:
             f"expected {expected}, or name the columns to learn from in "
             f"{table.option('features')}."
         )
-    if values.dtype.kind == "O":
+    if values.dtype.kind in "OS":
         values = own_arrays.as_words(values)
     try:
         numbers = values.astype(np.float64)
         with np.errstate(over="ignore"):
             is_bad = ~np.isfinite(numbers.astype(np.float32))
+        if values.dtype.kind == "U":
+            is_bad |= np.char.find(values, "_") >= 0
     except ValueError:
         is_bad = np.array([not np.isfinite(_number(value)) for value in values])
     bad = np.flatnonzero(is_bad & ~table.is_missing(column))
@@ -264,6 +267,9 @@ def _has_number_with_commas(text: str) -> bool:
 
 
 def _number(text: str) -> float:
+    # Python reads 2023_04, a month or a code, as 202304.
+    if "_" in text:
+        return np.nan
     try:
         return float(text)
     except ValueError:
@@ -286,6 +292,6 @@ def _categories(table: Table, column: str) -> np.ndarray:
 def _words(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns a column's words, sorted, and each row's index among them."""
     values = table.columns[column]
-    if values.dtype.kind == "O":
+    if values.dtype.kind in "OS":
         values = own_arrays.as_words(values)
     return np.unique(values, return_inverse=True)

@@ -180,13 +180,14 @@ def _array(file: np.lib.npyio.NpzFile, name: str) -> np.ndarray | None:
 def _refuse_objects(argument: str, name: str, found: np.ndarray | None) -> None:
     """Raises `HyperparameterError` for None, which stands for an array of objects."""
     if found is None:
-        expected, remedy = "numbers or text", f"{name}.astype(str) or numbers"
+        expected = "numbers or text"
+        remedy = f"fill in missing values and save {name}.astype(str) or numbers"
         if argument == "features":
-            expected, remedy = "numbers", f"{name}.astype(float)"
+            expected, remedy = "numbers", f"save {name}.astype(float)"
         raise HyperparameterError(
             argument,
             name,
-            f"{expected}, but that array holds Python objects: save {remedy} instead",
+            f"{expected}, but that array holds Python objects: {remedy} instead",
         )
 
 

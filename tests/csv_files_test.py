@@ -23,6 +23,11 @@ def test_separators_in_quotes_separate_no_cells(write):
     assert rows == [["a, b, c, d", "label"], ["0", "x"], ["1", "y"]]
 
 
+def test_the_first_line_may_be_blank(write):
+    rows, lines = csv_files.read(write("\n \na;b, c;label\n1;2;x\n"))
+    assert rows == [["a", "b, c", "label"], ["1", "2", "x"]] and lines == [3, 4]
+
+
 def test_cells_may_be_long_texts(write):
     limit = csv.field_size_limit()
     rows, _ = csv_files.read(write(f"notes,age\n{'x' * (limit + 1)},3"))

@@ -40,7 +40,7 @@ def column_names(path: pathlib.Path) -> list[str]:
 def read(path: pathlib.Path) -> tuple[list[list[str]], list[int]]:
     """Returns the cells of each row, and the line on which the row begins.
 
-    The first row are the columns' names. Empty lines are left out.
+    The first row are the columns' names. Blank lines are left out.
 
     Raises:
       CsvError: If the file cannot be read or is empty, or lines differ in length.
@@ -69,8 +69,8 @@ def _empty(path: pathlib.Path) -> CsvError:
 def _opened(path: pathlib.Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
     """Opens a file for its rows, each with the line on which it begins.
 
-    Cells are separated by what the first line has most of outside quotes: commas,
-    semicolons, tabs or bars.
+    Cells are separated by what the first line that is not blank has most of outside
+    quotes: commas, semicolons, tabs or bars.
     """
     try:
         _refuse_compressed(path)
@@ -78,7 +78,7 @@ def _opened(path: pathlib.Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
             open(path, encoding="utf-8-sig", newline="") as file,
             _cells_of_any_size(),
         ):
-            first = file.readline()
+            first = next(filter(str.strip, file), "")
             file.seek(0)
             delimiter = max(
                 _DELIMITERS, key=functools.partial(_num_outside_quotes, first)
@@ -130,8 +130,9 @@ def _numbered(reader, path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             # Quoted cells may have line breaks; `line_num` is where the row ends.
             line, following = following, reader.line_num + 1
-            if cells:
-                yield line, [cell.strip() for cell in cells]
+            stripped = [cell.strip() for cell in cells]
+            if stripped not in ([], [""]):
+                yield line, stripped
     except csv.Error as error:
         raise CsvError(
             f"{path} cannot be read as CSV: line {reader.line_num}: "

@@ -105,7 +105,7 @@ def _lenet(
             "model",
             "lenet",
             f"cnn, mlp or linear for images of {height} x {width}, since lenet takes "
-            "those of 12 x 12 or more",
+            "those of 13 x 13 or more",
         )
     return [
         chain(conv2d(rng, 5, channels, 6, "VALID"), RELU, MAX_POOL),

@@ -93,6 +93,7 @@ def test_images_with_channels_last_are_taken(shape):
         (["20", "2e1", "30"], [0, 1, 2], ("20", "2e1", "30")),
         (["20", "2E1", "20"], [0, 1, 0], ("20", "2E1")),
         ([b"b", b"a", b"b"], [1, 0, 1], ("a", "b")),
+        (np.array(["b", "a", "b"], np.dtypes.StringDType()), [1, 0, 1], ("a", "b")),
         ([[True], [False], [True]], [1, 0, 1], ("False", "True")),
     ],
 )

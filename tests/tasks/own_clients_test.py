@@ -43,6 +43,19 @@ def test_clients_without_examples_and_unknown_keys_are_refused():
         tasks.from_client_data(_client_data({"ann": 10}), features="z")
 
 
+def test_labels_of_different_shapes_are_refused():
+    def dataset(client_id):
+        shape = (4, 2) if client_id == "ann" else (4, 3)
+        pairs = tf.data.Dataset.from_tensor_slices((X[:4], np.ones(shape, np.int32)))
+        return pairs.map(lambda x, y: (x, tf.ensure_shape(y[: tf.size(y)], [None])))
+
+    clients = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
+        ["ann", "bob"], dataset
+    )
+    with pytest.raises(TaskError, match=r"labels have different shapes, \(2,\) and"):
+        tasks.from_client_data(clients)
+
+
 def test_batches_are_not_taken_for_examples():
     batched = _client_data({"ann": 10}).preprocess(lambda dataset: dataset.batch(4))
     with pytest.raises(TaskError, match=r"client 'ann' .* single examples .*unbatch"):

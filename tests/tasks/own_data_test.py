@@ -54,6 +54,29 @@ def test_clients_can_be_held_out():
     assert len(task.test_examples[1]) == 4
 
 
+def test_evaluated_clients_with_one_example_are_told():
+    ids = np.array(["a"] * 39 + ["b"])
+    found = set()
+    for seed in range(8):
+        try:
+            tasks.from_arrays(X, Y, ids, eval_client_fraction=0.5, seed=seed)
+        except TaskError as error:
+            found.add(str(error))
+    (message,) = found
+    assert message == (
+        "own_data: client_test_fraction=0.2 holds out no example of 1 evaluated "
+        "client with 1 in all: raise eval_client_fraction or change the seed."
+    )
+
+
+def test_columns_that_are_not_used_may_have_any_shape():
+    table = {"age": X[:, 0], "scan": np.ones((40, 2, 2)), "label": Y}
+    task = tasks.from_data_frame(table, "label", features="age")
+    assert task.encoding["features"] == ["age"]
+    with pytest.raises(TaskError, match="column 'scan' has shape"):
+        tasks.from_data_frame(table, "label")
+
+
 def test_a_partition_divides_and_the_seed_decides():
     parts = {
         seed: tasks.from_arrays(X, Y, partition="shards:1:2", seed=seed)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -60,6 +61,27 @@ def test_images_of_8_and_of_16_bits_are_refused(put, tmp_path):
         TaskError, match="b/1.png has 16 bits per channel, but .*a/1.png has 8: convert"
     ):
         own_images.read(tmp_path)
+
+
+@pytest.mark.parametrize("is_gray", [True, False])
+def test_bmps_with_a_palette_of_colors_are_refused(is_gray, put, tmp_path):
+    palette = np.zeros([256, 4], np.uint8)
+    palette[:, :3] = np.arange(256)[:, np.newaxis]
+    if not is_gray:
+        palette[7] = [255, 0, 0, 0]
+    header = struct.pack(
+        "<2sIIIIiiHHIIiiII", b"BM", 0, 0, 1078, 40, 4, 1, 1, 8, *[0] * 6
+    )
+    pixels = bytes([0, 7, 200, 255])
+    path = put("a/1.png").with_suffix(".bmp")
+    path.with_suffix(".png").rename(path)
+    path.write_bytes(header + palette.tobytes() + pixels)
+    if is_gray:
+        images, _, _ = own_images.read(tmp_path)
+        assert images.ravel().tolist() == [0, 7, 200, 255]
+    else:
+        with pytest.raises(TaskError, match="a/1.bmp is a BMP whose colors .* as PNG"):
+            own_images.read(tmp_path)
 
 
 def test_images_of_different_sizes_are_refused(put, tmp_path):

@@ -73,6 +73,27 @@ def test_columns_without_a_name_are_no_features(write):
         own_table.encode(last, Roles(label="y"))
 
 
+def test_several_columns_without_a_name_may_be_left_out(write):
+    table = own_table.read_csv(write("a,y,,\n5,u,1,2\n6,v,3,4\n"))
+    x, _, _ = own_table.encode(table, Roles(label="y", features=("a",)))
+    np.testing.assert_array_equal(x, [[5], [6]])
+    with pytest.raises(TaskError, match="column 3 has no name: name it or choose --fe"):
+        own_table.encode(table, Roles(label="y"))
+
+
+@pytest.mark.parametrize("dtype", [np.str_, np.bytes_])
+def test_text_and_bytes_mean_the_same(dtype):
+    table = Table(
+        name="t",
+        columns={name: each.astype(dtype) for name, each in TABLE.columns.items()},
+    )
+    roles = Roles(label="ill", client_column="site", categories=("job",))
+    assert own_table.feature_names(table, roles) == ["age", "job=cook", "job=nurse"]
+    x, y, _ = own_table.encode(table, roles)
+    np.testing.assert_array_equal(x, own_table.encode(TABLE, roles)[0])
+    assert list(y) == ["no", "yes", "no"]
+
+
 def test_columns_become_features_labels_and_clients():
     roles = Roles(label="ill", client_column="site", categories=("job",))
     x, y, clients = own_table.encode(TABLE, roles)
@@ -104,6 +125,7 @@ def test_options_that_do_not_fit_are_named():
         ("nan", "column 'a' has 'nan', a missing value, in line 4: fill it in"),
         ("NA", "column 'a' has 'NA', a missing value, in line 4: fill it in"),
         ("inf", r"column 'a' has 'inf' in line 4, expected finite numbers\.$"),
+        ("1_1", r"column 'a' has '1_1' in line 4, expected finite numbers; --categor"),
         ("1e99", r"column 'a' has '1e99' in line 4, expected finite numbers\.$"),
         (
             "x",

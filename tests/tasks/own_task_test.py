@@ -170,7 +170,11 @@ def test_an_archive_that_cannot_be_read_is_said_to_be_so(folder, monkeypatch):
             {"label": "z"},
             "^label='z' .* array of .*: x, y, who, o",
         ),
-        ("npz:{}/arrays.npz", {"label": "odd"}, r"^label='odd' .* odd\.astype\(str\)"),
+        (
+            "npz:{}/arrays.npz",
+            {"label": "odd"},
+            r"^label='odd' .* fill in missing .* odd\.astype\(str\)",
+        ),
         (
             "npz:{}/arrays.npz",
             {"features": "odd"},

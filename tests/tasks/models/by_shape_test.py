@@ -47,7 +47,7 @@ def test_cnn_and_mlp_are_the_baselines_where_they_have_their_shape():
             (5,),
             r"'cnn' .*expected linear or mlp for examples of shape \[5\], si",
         ),
-        ("lenet", (11, 20, 1), "expected cnn, .* 11 x 20, since .* 12 x 12 or more"),
+        ("lenet", (12, 20, 1), "expected cnn, .* 12 x 20, since .* 13 x 13 or more"),
     ],
 )
 def test_other_shapes_are_refused(model_id, shape, message):
