@@ -1,7 +1,8 @@
 """What rounds with noise tell about a single client, as (epsilon, delta).
 
 The server adds Gaussian noise to the sum of the cohort's clipped updates
-(`tff.learning.dp_aggregator`, `tff.aggregators.DifferentiallyPrivateFactory`). The
+(`tff.aggregators.DifferentiallyPrivateFactory`, or `tff.learning.dp_aggregator` with
+`zeroing=False`: the norm by which it zeroes updates is learned without noise). The
 accountant is dp-accounting's for Renyi differential privacy. How a round's clients are
 sampled decides what it says:
 

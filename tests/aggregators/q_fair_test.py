@@ -116,6 +116,18 @@ def test_the_denominator_may_exceed_half_precision():
     assert output.result[0] > 0
 
 
+def test_the_numerators_may_exceed_half_precision():
+    half = tff.TensorType(np.float16, [1])
+    process = QFairFactory(2.0, 1000.0).create(half, LOSS)
+    deltas, losses = [(np.float16(7.0),)] * 10, [np.float32(100.0)] * 10
+    output = process.next(
+        process.initialize(), [np.array(d, np.float16) for d in deltas], losses
+    )
+    expected = formula(deltas, losses, 2.0, 1000.0)
+    np.testing.assert_allclose(output.result, expected, rtol=1e-3)
+    assert output.result.dtype == np.float16
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

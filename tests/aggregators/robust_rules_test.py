@@ -51,6 +51,13 @@ def test_the_trimmed_mean_is_scipys(count, seed, share):
     assert shares.sum() == pytest.approx(1)
 
 
+def test_the_trimmed_share_of_a_whole_number_of_clients_is_that_number():
+    squares = np.arange(100.0) ** 2
+    rows = (squares[:, np.newaxis], squares)
+    found, _ = _apply(robust_rules.trimmed_mean(0.29), rows)
+    np.testing.assert_allclose(found, [squares[29:71].mean()] * 2, rtol=1e-12)
+
+
 def test_shares_of_a_median_are_those_of_the_coordinates_that_it_takes():
     rows = np.array([[0.0, 9.0, 1.0], [1.0, 5.0, 2.0], [2.0, 7.0, 3.0]])
     _, shares = robust_rules.median()([tf.constant(rows)], tf.ones(3, tf.float64))

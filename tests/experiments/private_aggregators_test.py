@@ -6,6 +6,7 @@ import re
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models.normalized import build_tiny_nn
@@ -194,6 +195,29 @@ def test_what_an_earlier_run_on_the_same_data_revealed_is_not_counted(result):
     spec = launch.build_spec(catalog.get("fedavg"), other, settings, Launch())
     start = spec.initial_weights.trainable[0]
     np.testing.assert_array_equal(start, result.weights.trainable[0])
+
+
+def test_weights_that_cannot_be_clipped_are_refused():
+    model = TASK.model
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=tf.nest.map_structure(
+            lambda w: np.asarray(w, np.float64), model.initial_weights
+        ),
+        predict_on_batch_fn=model.predict_on_batch,
+        loss_fn=model.loss,
+        metrics_fns=(
+            model.initialize_metrics_state,
+            model.update_metrics_state,
+            model.finalize_metrics,
+        ),
+        input_spec=model.input_spec,
+    )
+    task = attrs.evolve(TASK, model=model)
+    settings = {"dp": "central", "dp_noise_multiplier": 1.0}
+    with pytest.raises(
+        HyperparameterError, match=r"dp='central' .* float32 .*float64\.$"
+    ):
+        experiments.run("fedavg", task, clients_per_round=4, **settings)
 
 
 def test_statistics_without_noise_are_refused():

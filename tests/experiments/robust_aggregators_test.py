@@ -54,6 +54,18 @@ def test_other_names_are_refused_with_the_choices(name):
         robust_aggregators.build(name)
 
 
+def test_a_trimmed_mean_that_leaves_nobody_out_is_refused():
+    robust_aggregators.check("trimmed_mean:0.2", 5)
+    robust_aggregators.check("trimmed_mean:0.143", 7)
+    robust_aggregators.check("trimmed_mean:0", 1)
+    with pytest.raises(HyperparameterError, match=r"of at least 0.2 for --cli.*=5: l"):
+        robust_aggregators.check("trimmed_mean:0.1", 5)
+    with pytest.raises(HyperparameterError, match=r"of at least 0.143 for"):
+        robust_aggregators.check("trimmed_mean:0.14", 7)
+    with pytest.raises(HyperparameterError, match="at least 3 clients per round, foun"):
+        robust_aggregators.check("trimmed_mean:0.4", 2)
+
+
 def test_krum_needs_enough_clients():
     robust_aggregators.check("krum:2", 7)
     robust_aggregators.check("median", 1)

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.exclude_non_finite import build_exclude_computation
 from tff_algos.aggregators.normalized_mean import squared_norm
+from tff_algos.finite import at_least_float32
 from tff_algos.hyperparameters import checked, hparam
 
 # The authors' floor, needed for q < 1: the sums contain negative powers of the loss.
@@ -69,6 +70,9 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
           TypeError: If `value_type` has tensors that are not floating point.
         """
         exclude = build_exclude_computation(value_type, weight_type)
+        dtypes = tff.types.structure_from_tensor_type_tree(
+            lambda tensor: tf.as_dtype(tensor.dtype), value_type
+        )
         q, lipschitz = self._q, self._lipschitz
 
         @tff.tensorflow.computation
@@ -88,21 +92,24 @@ class QFairFactory(tff.aggregators.WeightedAggregationFactory):
             squared = lipschitz**2 * squared_norm(delta)
             power = tf.where(present, tf.pow(relative, q), 0.0)
             slope = tf.where(present, q * tf.pow(relative, q - 1) / scale, 0.0)
+            # The sum would soon overflow in half precision.
             numerator = tf.nest.map_structure(
-                lambda t: t * tf.cast(lipschitz * power, t.dtype), delta
+                lambda t: t * tf.cast(lipschitz * power, t.dtype),
+                tf.nest.map_structure(at_least_float32, delta),
             )
             denominator = slope * squared + lipschitz * power
             count = tf.cast(present, tf.float64)
             negative = tf.cast(loss < 0, tf.int32)
             return numerator, denominator, loss * count, count, negative
 
-        @tff.tensorflow.computation(value_type, tf.float64)
+        @tff.tensorflow.computation(terms.type_signature.result[0], tf.float64)
         @tf.function
         def divide(numerator, denominator):
             # It may exceed the numbers of a half-precision model.
             return tf.nest.map_structure(
-                lambda t: tf.cast(tf.cast(t, tf.float64) / denominator, t.dtype),
+                lambda t, dtype: tf.cast(tf.cast(t, tf.float64) / denominator, dtype),
                 numerator,
+                dtypes,
             )
 
         @tff.tensorflow.computation(tf.float64, tf.float64, tf.float64)

@@ -40,7 +40,7 @@ from tff_algos.hyperparameters import (
     HyperparameterError,
     declared,
 )
-from tff_algos.models import BlockModel, ModelOrFn
+from tff_algos.models import BlockModel, ModelOrFn, local_model
 
 # Which record's flags decide an argument of a builder.
 _RECORDS_BY_ARGUMENT: Mapping[str, type] = {
@@ -320,7 +320,8 @@ class Recipe:
         """Returns what combines clients' updates; None for the weighted mean.
 
         Raises:
-          HyperparameterError: If `dp` is set and clients report statistics.
+          HyperparameterError: If `dp` is set and clients report statistics, or weights are
+        not float32.
         """
         found = private_aggregators.guarantee(settings, len(task.train_client_ids))
         if found is None:
@@ -332,6 +333,14 @@ class Recipe:
                 "dp",
                 settings["dp"],
                 "a model without batch normalization, whose statistics get no noise",
+            )
+        # TFF clips by a float32 norm, which no other weights can be multiplied by.
+        dtypes = {spec.dtype.name for spec in local_model.trainable_specs(task.model)}
+        if dtypes != {"float32"}:
+            raise HyperparameterError(
+                "dp",
+                settings["dp"],
+                f"a model of float32 weights, found {', '.join(sorted(dtypes))}",
             )
         return private_aggregators.build(found, settings["dp_clip"])
 

@@ -94,6 +94,15 @@ def check(text: str | None, clients_per_round: int) -> None:
       HyperparameterError: If they cannot.
     """
     name, _, value = (text or "").partition(":")
+    if name == "trimmed_mean" and 0 < float(value) * clients_per_round < 1 - 1e-12:
+        raise HyperparameterError(
+            "aggregator",
+            text,
+            f"trimmed_mean:S with S of at least {-(-1000 // clients_per_round) / 1000:g} "
+            f"for --clients_per_round={clients_per_round}: less leaves nobody out"
+            if clients_per_round > 2
+            else f"at least 3 clients per round, found {clients_per_round}",
+        )
     if name == "krum" and clients_per_round < 2 * int(value) + 3:
         most = (clients_per_round - 3) // 2
         raise HyperparameterError(

@@ -17,6 +17,7 @@ from tff_algos.experiments.comparison.object_digests import digest
 CODE = """
     import functools
     import pathlib
+    import attrs
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
@@ -42,6 +43,10 @@ CODE = """
         def call(self, x):
             return self.level + x
 
+    @attrs.frozen
+    class Options:
+        rate: float = 0.1
+
     NAMED = Named(5)
     FILE = pathlib.Path("a.csv")
     OPTIMIZER = tff.learning.optimizers.build_sgdm(0.125)
@@ -62,7 +67,7 @@ CODE = """
         def inner(x):
             found = traced(kept(Rule.made().apply(x))) * RATE
             found = NAMED.call(found).metrics, FILE, OPTIMIZER, TENSOR
-            return factor * scale(found) + STEPS
+            return factor * scale(found) + STEPS + Options().rate
         return inner
 
     build = functools.partial(outer(0.5), 1.0)
@@ -116,6 +121,7 @@ def test_structures_of_the_same_values_differ():
         ("x + 1", "x + 2"),
         ("outer(0.5)", "outer(0.25)"),
         ("STEPS = 3", "STEPS = 4"),
+        ("rate: float = 0.1", "rate: float = 0.5"),
         (", 1.0)", ", 2.0)"),
     ],
 )

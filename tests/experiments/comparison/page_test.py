@@ -42,6 +42,10 @@ def test_shared_flags_are_those_with_one_value_that_is_set(tmp_path):
         "'--label=out come'",
     ]
     assert page.shared_flags({Row(label="a"): [None]}) == []
+    noise = {"dp_target_epsilon": 8.0, "dp_noise_multiplier": 0.7}
+    private = _results(tmp_path / "three", **noise)
+    flags = page.shared_flags({Row(label="a"): [private]})
+    assert "--dp_target_epsilon=8.0" in flags and len(flags) == 4
     text = page.render(outcomes, ["", "loss"], [["a", "1"]], ["Mean."], [])
     assert "--standardize=true &#x27;--label=out come&#x27;</code>" in text
     assert "<dt>rounds</dt><dd>10</dd>" in text and "<p>Mean.</p>" in text

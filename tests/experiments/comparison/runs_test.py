@@ -18,6 +18,7 @@ from tff_algos.experiments.comparison.runs import (
     execute_all,
     make_runs,
 )
+from tff_algos.hyperparameters import HyperparameterError
 
 ROWS = [
     Row(label="uga rate=1", arguments=("--algo=uga", "--rate=1")),
@@ -242,6 +243,24 @@ def test_a_run_on_a_file_that_has_changed_is_not_done(tmp_path):
     assert not now[0].is_done
     with pytest.raises(ComparisonError, match=r"holds another run \(its data\)"):
         runs_lib.check_folders(now)
+
+
+def test_a_run_from_a_model_that_has_changed_is_not_done(tmp_path):
+    weights = tmp_path / "base" / "model" / "weights.npz"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"1")
+    flags = ("--algo=fedavg", f"--initial_model={tmp_path}/base")
+    rows = [Row(label="fedavg", arguments=flags), ROWS[0]]
+    execute_all(make_runs(rows, 1, tmp_path), 1, _nothing, Program())
+    assert all(run.is_done for run in make_runs(rows, 1, tmp_path))
+    weights.write_bytes(b"2")
+    now = make_runs(rows, 1, tmp_path)
+    assert [run.is_done for run in now] == [False, True]
+    with pytest.raises(ComparisonError, match=r"another run \(its initial model\)"):
+        runs_lib.check_folders(now)
+    weights.unlink()
+    with pytest.raises(HyperparameterError, match="initial_model=.*holds no model"):
+        make_runs(rows, 1, tmp_path)
 
 
 def test_seeds_on_another_dataset_than_those_that_are_done_are_refused(tmp_path):

@@ -78,8 +78,7 @@ def _inner(value: Any) -> Iterator[Any]:
             yield value.__func__
         case type() | types.ModuleType():
             yield value.__name__
-            if attrs.has(value):
-                yield from ((each.name, each.default) for each in attrs.fields(value))
+            yield from _defaults(value)
         case Mapping():
             yield from value.items()
         case tuple() | list():
@@ -145,8 +144,15 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
             yield used
 
 
+def _defaults(value: Any) -> Iterator[Any]:
+    """Yields the fields of an attrs class and their defaults."""
+    if attrs.has(value):
+        yield from ((each.name, each.default) for each in attrs.fields(value))
+
+
 def _of_class(own: type) -> Iterator[Any]:
     """Yields what is in a class and in its bases of the same module."""
+    yield from _defaults(own)
     for each in own.__mro__:
         if each.__module__ == own.__module__:
             yield from (

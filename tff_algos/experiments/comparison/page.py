@@ -165,11 +165,13 @@ def facts(outcomes: Outcomes) -> dict[str, str]:
 def shared_flags(outcomes: Outcomes) -> list[str]:
     """Returns the flags, `--name=value`, that all completed runs have, unless unset."""
     first, *others = [each.settings for each in _completed(outcomes)] or [{}]
+    # The noise that a target needs is recorded, too, but is not set beside it.
+    derived = ["dp_noise_multiplier"] if first.get("dp_target_epsilon") else []
     return [
         shlex.quote(f"--{name}={_text(value)}")
         for name, value in first.items()
         if value is not None
-        and name not in _NO_FLAGS
+        and name not in (*_NO_FLAGS, *derived)
         and all(name in each and each[name] == value for each in others)
     ]
 

@@ -13,7 +13,7 @@ import attrs
 
 from tasks import own_images
 from tasks.task import TaskError
-from tff_algos.experiments import files
+from tff_algos.experiments import files, run_folders
 from tff_algos.experiments.comparison.columns import Results, read_results
 from tff_algos.experiments.comparison.errors import ComparisonError
 from tff_algos.experiments.comparison.existing_runs import DONE_FILE, first_comment
@@ -22,6 +22,9 @@ from tff_algos.experiments.comparison.processes import Program
 from tff_algos.experiments.comparison.rows import Row
 
 _NUM_LOG_LINES = 10
+# Comments in flag files of completed runs, and what messages call them.
+_DATA, _MODEL = "# data", "# initial model"
+_VERSIONS = ((_DATA, "its data"), (_MODEL, "its initial model"))
 LOG_FILE = "log.txt"
 
 # The results of every row's runs; None for one that failed.
@@ -41,12 +44,14 @@ class Run:
       seed: Its seed; of existing runs their number.
       folder: Its results folder.
       data_version: A comment that differs if the user's own data do.
+      model_version: A comment that differs if the model to start from does.
     """
 
     row: Row
     seed: int
     folder: pathlib.Path
     data_version: str = ""
+    model_version: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -55,8 +60,8 @@ class Run:
 
     @property
     def flags_text(self) -> str:
-        """The arguments as a flag file, with the version of the data."""
-        lines = [*self.arguments, self.data_version]
+        """The arguments as a flag file, with the versions of the data and the model."""
+        lines = [*self.arguments, self.data_version, self.model_version]
         return "".join(f"{line}\n" for line in lines if line)
 
     @property
@@ -85,10 +90,15 @@ def _identity(done: pathlib.Path) -> str:
     return text if first_comment(done) is None else text.partition("\n")[2]
 
 
+def _value_of(row: Row, flag: str) -> str:
+    """Returns the value of a row's flag; "" if it has none."""
+    start = f"--{flag}="
+    found = (each for each in row.arguments if each.startswith(start))
+    return next(found, "").removeprefix(start)
+
+
 def _task_of(row: Row) -> str:
-    """Returns the value of a row's `--task`; "" if it has none."""
-    task = next((each for each in row.arguments if each.startswith("--task=")), "")
-    return task.removeprefix("--task=")
+    return _value_of(row, "task")
 
 
 def _data_version(row: Row) -> str:
@@ -114,7 +124,23 @@ def _data_version(row: Row) -> str:
         raise ComparisonError(str(error)) from error
     except OSError as error:
         raise ComparisonError(f"{path} cannot be read: {error.strerror}.") from error
-    return f"# data {zlib.crc32(content):08x}"
+    return f"{_DATA} {zlib.crc32(content):08x}"
+
+
+def _model_version(folder: str) -> str:
+    """Returns a comment that differs if the weights of `--initial_model` do.
+
+    Args:
+      folder: The flag's value; "" if it is not set.
+
+    Raises:
+      HyperparameterError: If there is no such model.
+    """
+    if not folder:
+        return ""
+    with run_folders.naming_initial_model(folder):
+        path, _ = run_folders.find_weights(folder)
+    return f"{_MODEL} {zlib.crc32(path.read_bytes()):08x}"
 
 
 def check_folders(runs: Sequence[Run]) -> None:
@@ -125,7 +151,7 @@ def check_folders(runs: Sequence[Run]) -> None:
             continue
         before = set(_identity(done).splitlines())
         differing = sorted(
-            "its data" if each.startswith("#") else each
+            next((told for start, told in _VERSIONS if each.startswith(start)), each)
             for each in before - set(run.flags_text.splitlines())
         )
         raise ComparisonError(
@@ -189,10 +215,12 @@ def make_runs(
         other folders.
     """
     runs = []
-    loaded = f"# data {fingerprint}" if fingerprint else ""
+    loaded = f"{_DATA} {fingerprint}" if fingerprint else ""
     # A task entry may read a file, which its name tells; read once for all rows.
     of_task = {_task_of(row): row for row in rows}
     versions_of_files = {task: _data_version(row) for task, row in of_task.items()}
+    folders = {row: _value_of(row, "initial_model") for row in rows}
+    models = {folder: _model_version(folder) for folder in {*folders.values()}}
     data_versions = {
         row: " ".join(filter(None, (loaded, versions_of_files[_task_of(row)])))
         for row in rows
@@ -200,7 +228,8 @@ def make_runs(
     for seed, row in itertools.product(range(seeds), rows):
         if not row.folders:
             folder = output_dir / _folder_name(row, seed, versions)
-            runs.append(Run(row, seed, folder, data_versions[row]))
+            model_version = models[folders[row]]
+            runs.append(Run(row, seed, folder, data_versions[row], model_version))
     for row in rows:
         runs += [Run(row, number, path) for number, path in enumerate(row.folders)]
     return runs
