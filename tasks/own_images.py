@@ -20,8 +20,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 MOST_OF_16_BITS = 2**16 - 1
 # Of a PNG file's header: its signature, and where it says how many bits a channel has.
 _PNG, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
-# Of a BMP file's header: its signature, and where it says where the pixels begin, how
-# long the second header is, which a palette follows, and how many bits a pixel has.
+# Of a BMP file: its signature, and the positions of the pixels' offset, of the second
+# header, which begins with its length and precedes the palette, and of the bits per pixel.
 _BMP, _BMP_PIXELS, _BMP_HEADER, _BMP_BITS = b"BM", 10, 14, 28
 
 
@@ -148,7 +148,7 @@ def _decoded(path: pathlib.Path) -> np.ndarray:
 
 
 def _has_colors_in_a_palette(content: bytes) -> bool:
-    """Returns whether an image is a BMP of numbers that are not shades of gray."""
+    """Returns whether an image is a BMP whose pixels index a palette, not of grays."""
     if not content.startswith(_BMP) or len(content) < _BMP_BITS + 2:
         return False
     pixels, header = (

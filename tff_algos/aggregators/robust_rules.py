@@ -36,9 +36,9 @@ def trimmed_mean(share: float) -> Rule:
     """
 
     def first_and_last(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # Not 28 of 100 for a share of 0.29, whose product is a rounding error below 29.
-        least = share * tf.cast(count, tf.float64) * (1 + 1e-12)
-        left_out = tf.cast(tf.floor(least), tf.int32)
+        # 0.29 * 100 is a rounding error below 29.
+        product = share * tf.cast(count, tf.float64) * (1 + 1e-12)
+        left_out = tf.cast(tf.floor(product), tf.int32)
         return left_out, count - left_out
 
     return _between(first_and_last)

@@ -165,7 +165,7 @@ def facts(outcomes: Outcomes) -> dict[str, str]:
 def shared_flags(outcomes: Outcomes) -> list[str]:
     """Returns the flags, `--name=value`, that all completed runs have, unless unset."""
     first, *others = [each.settings for each in _completed(outcomes)] or [{}]
-    # The noise that a target needs is recorded, too, but is not set beside it.
+    # The noise that a target needs is recorded too, but both cannot be set.
     derived = ["dp_noise_multiplier"] if first.get("dp_target_epsilon") else []
     return [
         shlex.quote(f"--{name}={_text(value)}")

@@ -98,6 +98,7 @@ def _value_of(row: Row, flag: str) -> str:
 
 
 def _task_of(row: Row) -> str:
+    """Returns the value of a row's `--task`; "" if it has none."""
     return _value_of(row, "task")
 
 
